@@ -14,13 +14,7 @@ import (
 // startSentinels returns Sentinels, and a Conn to their primary.
 func startSentinels(t *testing.T) (*parts.Sentinels, *Conn, *logLines) {
 	t.Helper()
-	s, err := parts.StartSentinels(soon(t), redisBinary(t), t.TempDir(), parts.SentinelOptions{
-		Data: parts.RedisOptions{Password: "secret"}, Password: "hidden",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Kill)
+	s := started(t, parts.StartSentinels, parts.SentinelOptions{Data: parts.RedisOptions{Password: "secret"}, Password: "hidden"})
 	c, lines := connectedTo(t, Options{
 		URLs: []string{"redis-sentinel://:secret@" + strings.Join(s.Addresses(), ",") + "/" + parts.SentinelName + "?sentinel_password=hidden"},
 	})
@@ -152,7 +146,7 @@ func worksAt(c *Conn, r *parts.Redis) error {
 
 func TestFailoverOfAClusterIsFollowed(t *testing.T) {
 	t.Parallel()
-	cluster := startCluster(t, parts.RedisOptions{})
+	cluster := started(t, parts.StartCluster, parts.RedisOptions{})
 	c, _ := connectedTo(t, Options{URLs: urlOf("redis-cluster", cluster.Addresses()[0])})
 	slot, err := cluster.Slot(soon(t), "{connection}")
 	if err != nil {
@@ -186,7 +180,7 @@ func TestFailoverOfAClusterIsFollowed(t *testing.T) {
 
 // The test runs beside no other test: a live node must answer within a second.
 func TestStoppedNodeOfAClusterStopsNoOther(t *testing.T) {
-	cluster := startCluster(t, parts.RedisOptions{})
+	cluster := started(t, parts.StartCluster, parts.RedisOptions{})
 	c, _ := connectedTo(t, Options{URLs: urlOf("redis-cluster", cluster.Addresses()...)})
 	slot, err := cluster.Slot(soon(t), "{connection}")
 	if err != nil {

@@ -19,7 +19,6 @@ type Nodes [16384]uint16
 
 const (
 	nodesInterval = 30 * time.Second // as rueidis asks for the slots
-	nodesTick     = time.Second      // between looks at the addresses that rueidis knows
 	nodesTimeout  = timeout / 4      // of one node's answer; then another node is asked
 	maxPrimaries  = 1000             // as many as Redis recommends for a cluster at most
 )
@@ -39,22 +38,15 @@ func (c *Conn) Nodes() *Nodes { return c.nodes.known.Load() }
 // keepNodes asks for the primaries of the slots until the session ends: after nodesInterval, when
 // rueidis knows other addresses, and after a failure.
 func (s *session) keepNodes() {
-	tick := time.NewTicker(nodesTick)
-	defer tick.Stop()
 	asked, addresses := time.Now(), s.addresses() // newSession has just asked
 	known := s.conn.Nodes() != nil
-	for {
-		select {
-		case <-s.ctx.Done():
-			return
-		case <-tick.C:
-		}
+	s.eachSecond(func() {
 		now := s.addresses()
 		if !known || time.Since(asked) >= nodesInterval || !slices.Equal(now, addresses) {
 			asked, addresses = time.Now(), now
 			known = s.askNodes() == nil
 		}
-	}
+	})
 }
 
 func (s *session) addresses() []string { return slices.Sorted(maps.Keys(s.client.Nodes())) }

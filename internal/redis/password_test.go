@@ -147,13 +147,7 @@ func TestTheLastPasswordStaysWhileTheFileCannotBeRead(t *testing.T) {
 
 func TestRenewedPasswordsOfSentinelAndDataNeedNoRestart(t *testing.T) {
 	t.Parallel()
-	s, err := parts.StartSentinels(soon(t), redisBinary(t), t.TempDir(), parts.SentinelOptions{
-		Data: parts.RedisOptions{Password: "data"}, Password: "sentinel",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Kill)
+	s := started(t, parts.StartSentinels, parts.SentinelOptions{Data: parts.RedisOptions{Password: "data"}, Password: "sentinel"})
 	rotate(t, "first", s.Data...)
 	rotate(t, "hidden", s.Sentinels...)
 	files := newSecret(t, map[string]string{"data": "weir:first\n", "sentinel": "weir:hidden\n"})

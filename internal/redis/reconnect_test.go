@@ -203,11 +203,7 @@ func TestUserThatMayNotAskForTheVersionIsServed(t *testing.T) {
 func TestTopologyOtherThanTheURLsIsRefused(t *testing.T) {
 	t.Parallel()
 	cluster := steadyCluster(t, parts.RedisOptions{})
-	s, err := parts.StartSentinels(soon(t), redisBinary(t), t.TempDir(), parts.SentinelOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Kill)
+	s := started(t, parts.StartSentinels, parts.SentinelOptions{})
 	for _, test := range []struct {
 		name string
 		urls []string
@@ -229,7 +225,7 @@ func TestTopologyOtherThanTheURLsIsRefused(t *testing.T) {
 			}
 		})
 	}
-	_, _, err = attempt(t, Options{URLs: []string{"redis-sentinel://" + s.Addresses()[0] + "/nobody"}})
+	_, _, err := attempt(t, Options{URLs: []string{"redis-sentinel://" + s.Addresses()[0] + "/nobody"}})
 	if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "No such master with that name") {
 		t.Errorf("an unknown primary: %v", err)
 	}

@@ -18,8 +18,6 @@ import (
 	"github.com/redis/rueidis"
 )
 
-const orderInterval = time.Second // between two checks of a busy connection
-
 // session is one rueidis client, and the connections that the session dials for the client.
 type session struct {
 	conn    *Conn
@@ -151,16 +149,23 @@ func (s *session) close() {
 // session ends. A reply too many shifts all replies after it, and package resp would notice that
 // only on an idle connection. rueidis then sends no PING of its own.
 func (s *session) keepOrder() {
-	tick := time.NewTicker(orderInterval)
+	s.eachSecond(func() {
+		for _, node := range s.client.Nodes() {
+			s.running.Go(func() { s.pingInOrder(node) })
+		}
+	})
+}
+
+// eachSecond calls do each second until the session ends.
+func (s *session) eachSecond(do func()) {
+	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		select {
 		case <-s.ctx.Done():
 			return
 		case <-tick.C:
-		}
-		for _, node := range s.client.Nodes() {
-			s.running.Go(func() { s.pingInOrder(node) })
+			do()
 		}
 	}
 }
@@ -168,7 +173,7 @@ func (s *session) keepOrder() {
 // pingInOrder sends a PING with a random number. The checker of the connection closes the
 // connection unless the number comes back.
 func (s *session) pingInOrder(node rueidis.Client) {
-	ctx, cancel := context.WithTimeout(s.ctx, orderInterval)
+	ctx, cancel := context.WithTimeout(s.ctx, time.Second)
 	defer cancel()
 	number := strconv.FormatUint(rand.Uint64(), 36)
 	_ = node.Do(ctx, node.B().Ping().Message(number).Build()).Error() // other commands find out, too

@@ -45,7 +45,9 @@ func TestHoldersAreChargedTheTruthAroundOutages(t *testing.T) {
 		f, closeAll := newFleet(t, r, n, 0)
 		defer closeAll()
 		midnight()
-		algorithm := []algorithms.Algorithm{algorithms.FixedWindow, algorithms.SlidingWindowCounter, algorithms.TokenBucket}[r.IntN(3)]
+		algorithm := []algorithms.Algorithm{
+			algorithms.FixedWindow, algorithms.SlidingWindowCounter, algorithms.TokenBucket, algorithms.Concurrency,
+		}[r.IntN(4)]
 		want, number, active := map[model.Name]int64{}, 0, []*running{}
 		charges := map[model.Name]store.Charge{}
 		for step := range 400 {
@@ -76,8 +78,12 @@ func TestHoldersAreChargedTheTruthAroundOutages(t *testing.T) {
 					Key: fmt.Append(nil, "key ", key), Hits: 1 + r.Int64N(9), Rule: i, Mode: []store.Mode{store.Enforce, store.Enforce, store.Shadow}[r.IntN(3)],
 					Limit: algorithms.Limit{Algorithm: algorithm, Requests: uint32(100 + 400*key), Period: 24 * time.Hour},
 				}, time.Hour)
-				if c.Limit.Algorithm == algorithms.TokenBucket {
+				switch c.Limit.Algorithm {
+				case algorithms.TokenBucket:
 					c.Limit.Period = algorithms.MaxPeriod // no hit comes back in the time of the test
+				case algorithms.Concurrency:
+					c.Limit.Period, c.Limit.Requests = 0, uint32(n+30*(key+1))
+				default:
 				}
 				if r.IntN(5) == 0 {
 					c.OnError = store.OnErrorDeny
@@ -109,7 +115,11 @@ func TestHoldersAreChargedTheTruthAroundOutages(t *testing.T) {
 		for key, c := range charges {
 			d := f.hub.probe(&c)
 			got := int64(c.Limit.Requests - d.Remaining)
-			if want := min(want[key], int64(c.Limit.Requests)); got != want {
+			want := min(want[key], int64(c.Limit.Requests))
+			if algorithm == algorithms.Concurrency {
+				want = 0 // the slots are free at once
+			}
+			if got != want {
 				t.Errorf("%v: %d hits are counted, want %d of %d", key, got, want, c.Limit.Requests)
 			}
 		}
@@ -208,42 +218,4 @@ func TestHoldersNeverHaveMoreSlotsThanThereAreAroundAnOutage(t *testing.T) {
 	if without == 0 {
 		t.Error("nothing was held without the primary: the schedules show nothing")
 	}
-}
-
-func TestHoldersThatHaveEndedFreeTheirSlotsAtOnceAroundOutages(t *testing.T) {
-	inOutages(t, func(t *testing.T, r *rand.Rand) {
-		n := 1 + r.IntN(4)
-		f, closeAll := newFleet(t, r, n, 0)
-		defer closeAll()
-		midnight()
-		limit := algorithms.Limit{Algorithm: algorithms.Concurrency, Requests: uint32(n + r.IntN(30))}
-		number, active := 0, []*running{}
-		for range 300 {
-			if r.IntN(10) == 0 {
-				f.links[r.IntN(n)].is.Store(r.Int32N(3))
-			}
-			time.Sleep(time.Duration(r.Int64N(int64(100 * time.Millisecond))))
-			if len(active) > 0 && r.IntN(2) == 0 {
-				i := r.IntN(len(active))
-				q := active[i]
-				active = append(active[:i], active[i+1:]...)
-				f.take(t, f.procs[q.process], q.end(func() int64 { return 1 }), r.IntN(2) == 0)
-				continue
-			}
-			number++
-			q := &running{process: r.IntN(n)}
-			q.charges = []store.Charge{beginOf(&number, store.Charge{Key: []byte("key"), Limit: limit, Hits: 1 + r.Int64N(3)}, time.Hour)}
-			f.take(t, f.procs[q.process], q.charges, r.IntN(2) == 0)
-			active = append(active, q)
-		}
-		f.are(up)
-		for _, q := range active {
-			f.take(t, f.procs[q.process], q.end(func() int64 { return 1 }), false)
-		}
-		f.flush()
-		c := store.Charge{Key: []byte("key"), Limit: limit}
-		if used := f.hub.slots(&c); used > 0 {
-			t.Errorf("%d slots are held after all ends", used)
-		}
-	})
 }

@@ -39,7 +39,7 @@ func (s *shared) ask(l *lease, now time.Duration, hits int64) algorithms.Decisio
 	return d
 }
 
-// hot returns a lease of a key that was asked n times at now, and which holds a grant if it wants
+// hot returns a lease of a key that was asked n times at now, and which holds a part if it wants
 // one.
 func (s *shared) hot(t *testing.T, now time.Duration, n int) *lease {
 	t.Helper()
@@ -50,12 +50,12 @@ func (s *shared) hot(t *testing.T, now time.Duration, n int) *lease {
 			t.Fatalf("the call before the lease: got %+v, want allowed", d)
 		}
 	}
-	s.grant(t, l, now, 1)
+	s.lease(t, l, now, 1)
 	return l
 }
 
-// grant has the store answer a want at once, and returns the hits of the want.
-func (s *shared) grant(t *testing.T, l *lease, now time.Duration, fleet int) int64 {
+// lease has the store answer a want at once, and returns the hits of the want.
+func (s *shared) lease(t *testing.T, l *lease, now time.Duration, fleet int) int64 {
 	t.Helper()
 	hits := l.want(now, fleet)
 	if hits == 0 {
@@ -63,7 +63,7 @@ func (s *shared) grant(t *testing.T, l *lease, now time.Duration, fleet int) int
 	}
 	d, told := s.take(now, hits)
 	if back := l.charged(now, now, d, &told); back.hits != 0 {
-		t.Errorf("granted at %v: got %d hits to give back, want none", now, back.hits)
+		t.Errorf("charged at %v: got %d hits to give back, want none", now, back.hits)
 	}
 	return hits
 }
@@ -89,7 +89,7 @@ func TestAKeyThatIsAskedRarelyGetsNoLease(t *testing.T) {
 	}
 }
 
-func TestAGrantSufficesForASlotAndIsAFairPartOfTheRest(t *testing.T) {
+func TestAPartSufficesForASlotAndIsAFairPartOfTheRest(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		requests   uint32
@@ -111,7 +111,7 @@ func TestAGrantSufficesForASlotAndIsAFairPartOfTheRest(t *testing.T) {
 			for range 20 {
 				s.ask(l, 0, c.hits)
 			}
-			if got := s.grant(t, l, 0, c.fleet); got != c.want {
+			if got := s.lease(t, l, 0, c.fleet); got != c.want {
 				t.Errorf("got a want of %d, want %d", got, c.want)
 			}
 			if got := l.held(time.Microsecond); got != c.want {
@@ -141,7 +141,7 @@ func TestABucketIsParkedBeforeItsHitsAreLeased(t *testing.T) {
 	}
 }
 
-func TestAGrantThatFindsTheBucketFullerThanToldIsNotSpent(t *testing.T) {
+func TestAPartThatFindsTheBucketFullerThanToldIsNotSpent(t *testing.T) {
 	s := &shared{limit: bucket, from: start()}
 	l := new(lease)
 	l.use(bucket)
@@ -159,7 +159,7 @@ func TestAGrantThatFindsTheBucketFullerThanToldIsNotSpent(t *testing.T) {
 	}
 }
 
-func TestTheNextGrantComesBeforeTheFirstIsSpent(t *testing.T) {
+func TestTheNextPartComesBeforeTheFirstIsSpent(t *testing.T) {
 	s := &shared{limit: window(100_000, time.Minute), from: start()}
 	l := s.hot(t, 0, 40)
 	for i := range 400 {
@@ -168,33 +168,33 @@ func TestTheNextGrantComesBeforeTheFirstIsSpent(t *testing.T) {
 		if _, spent := l.spend(now, 1); !spent {
 			t.Fatalf("call %d: got nothing, want a hit", i)
 		}
-		s.grant(t, l, now, 1)
+		s.lease(t, l, now, 1)
 	}
 	if d, _ := s.take(10*slot, 0); d.Remaining+440+uint32(l.held(10*slot)) != 100_000 {
 		t.Errorf("got %d left in the store and %d held after 440 hits, want 100 000 together", d.Remaining, l.held(10*slot))
 	}
 }
 
-func TestACallCanSpendOfTwoGrantsAndPutBack(t *testing.T) {
+func TestACallCanSpendOfTwoPartsAndPutBack(t *testing.T) {
 	s := &shared{limit: window(1000, time.Minute), from: start()}
 	l := s.hot(t, 0, 20)
 	l.spend(time.Millisecond, 15)
-	s.grant(t, l, time.Millisecond, 1)
+	s.lease(t, l, time.Millisecond, 1)
 	from, spent := l.spend(2*time.Millisecond, 10)
 	if !spent || from[0].hits != 5 || from[1].hits != 5 || l.held(2*time.Millisecond) != 15 {
 		t.Fatalf("got %+v, %v and %d held, want 5 of each", from, spent, l.held(2*time.Millisecond))
 	}
 	if l.unspend(3*time.Millisecond, from[0]) {
-		t.Error("the first grant is gone, but took back its hits")
+		t.Error("the first part is gone, but took back its hits")
 	}
 	if !l.unspend(3*time.Millisecond, from[1]) || l.held(3*time.Millisecond) != 20 {
-		t.Errorf("the second grant has %d hits, want 20 again", l.held(3*time.Millisecond))
+		t.Errorf("the second part has %d hits, want 20 again", l.held(3*time.Millisecond))
 	}
 	if l.unspend(3*time.Millisecond, from[1]) {
-		t.Error("a grant took back more than it had")
+		t.Error("a part took back more than it had")
 	}
 	if l.unspend(2*time.Second, taken{1, from[1].at}) {
-		t.Error("a grant took back a hit after its end")
+		t.Error("a part took back a hit after its end")
 	}
 }
 
@@ -256,7 +256,7 @@ func BenchmarkSpend(b *testing.B) {
 	}
 }
 
-func TestALeaseMakesUpForSlowGrants(t *testing.T) {
+func TestALeaseMakesUpForSlowParts(t *testing.T) {
 	for trip, want := range map[time.Duration]int64{0: 20, 50 * time.Millisecond: 40, 200 * time.Millisecond: 100, time.Second: 100} {
 		s := &shared{limit: window(10_000, time.Minute), from: start()}
 		l := &lease{trip: trip}
@@ -324,7 +324,7 @@ func TestALeaseEndsWithItsWindow(t *testing.T) {
 		l := s.hot(t, 0, 20)
 		ends := 300*time.Millisecond - 300*time.Millisecond/drift - slack
 		if l.first.left == 0 || l.first.ends != ends {
-			t.Errorf("%v: got a grant of %d hits to %v, want the end at %v", a, l.first.left, l.first.ends, ends)
+			t.Errorf("%v: got a part of %d hits to %v, want the end at %v", a, l.first.left, l.first.ends, ends)
 		}
 	}
 }
@@ -343,7 +343,7 @@ func TestAnAnswerThatCameTooLateIsGivenBack(t *testing.T) {
 	}
 }
 
-func TestADeniedOrFailedGrantIsNotAskedForAgainAtOnce(t *testing.T) {
+func TestADeniedOrFailedPartIsNotAskedForAgainAtOnce(t *testing.T) {
 	s := &shared{limit: window(1000, time.Minute), from: start()}
 	for _, denied := range []bool{true, false} {
 		l := new(lease)
@@ -358,7 +358,7 @@ func TestADeniedOrFailedGrantIsNotAskedForAgainAtOnce(t *testing.T) {
 		if denied {
 			l.charged(0, 0, algorithms.Decision{}, &store.State{Now: start(), Limit: s.limit})
 		} else if got := l.failed(0); got != hits {
-			t.Errorf("a grant of a window without an answer: got %d hits to give back should they be charged, want %d", got, hits)
+			t.Errorf("a part of a window without an answer: got %d hits to give back should they be charged, want %d", got, hits)
 		}
 		l.rate.note(pause-1, 100)
 		if got := l.want(pause-1, 1); got != 0 {
@@ -373,7 +373,7 @@ func TestADeniedOrFailedGrantIsNotAskedForAgainAtOnce(t *testing.T) {
 	}
 }
 
-func TestABucketKeepsWhatAFailedGrantMayHaveCharged(t *testing.T) {
+func TestABucketKeepsWhatAFailedPartMayHaveCharged(t *testing.T) {
 	s := &shared{limit: bucket, from: start()}
 	l := new(lease)
 	l.use(bucket)
@@ -398,7 +398,7 @@ func TestALeaseThatIsRecalledGivesEverythingBack(t *testing.T) {
 	}
 	d, told := s.take(0, hits)
 	if back := l.charged(0, 0, d, &told); back.hits != hits {
-		t.Errorf("the grant under way: got %d hits to give back, want %d", back.hits, hits)
+		t.Errorf("the part under way: got %d hits to give back, want %d", back.hits, hits)
 	}
 	if got := l.held(0); got != 0 {
 		t.Errorf("got %d hits held, want 0", got)
@@ -442,7 +442,7 @@ func TestALeaseFollowsAClockThatGoesBack(t *testing.T) {
 		for range 20 {
 			d = s.ask(l, time.Second, 20)
 		}
-		s.grant(t, l, time.Second, 1)
+		s.lease(t, l, time.Second, 1)
 		if got := l.peek(time.Second, 0); l.held(time.Second) == 0 || got.Remaining != d.Remaining {
 			t.Errorf("%v back: got %d left from a lease of %d hits, want %d as the store told", step, got.Remaining, l.held(time.Second), d.Remaining)
 		}

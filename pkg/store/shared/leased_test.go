@@ -39,7 +39,7 @@ func TestKeysThatAreAskedRarelyAreNotTracked(t *testing.T) {
 			take(t, s, minute(string(rune('a'+i)), 10))
 		}
 		if got := s.Stats().Leases; got.Charged != 0 || told.asked() != 1000 {
-			t.Errorf("got %+v, want nothing granted", got)
+			t.Errorf("got %+v, want nothing leased", got)
 		}
 	})
 }
@@ -168,7 +168,7 @@ func TestSomeChargesAlwaysAskTheStore(t *testing.T) {
 				take(t, s, c)
 			}
 			if got := told.asked(); got != 30 || s.Stats().Leases.Charged != 0 {
-				t.Errorf("%s: the store was asked %d times and granted %d hits, want 30 and 0", name, got, s.Stats().Leases.Charged)
+				t.Errorf("%s: the store was asked %d times and leased %d hits, want 30 and 0", name, got, s.Stats().Leases.Charged)
 			}
 		})
 	}
@@ -352,7 +352,7 @@ func warm(t *testing.T, s *Store, k *link, c store.Charge) {
 	k.asked()
 }
 
-// unanswered is the error of a grant that may be applied later.
+// unanswered is the error of a part that may be applied later.
 type unanswered struct {
 	error
 	instead func(hits []int64)
@@ -360,7 +360,7 @@ type unanswered struct {
 
 func (u unanswered) Instead(hits []int64) { u.instead(hits) }
 
-func TestAGrantWithoutAnAnswerIsGivenBackUnlessItIsOfABucket(t *testing.T) {
+func TestAPartWithoutAnAnswerIsGivenBackUnlessItIsOfABucket(t *testing.T) {
 	for name, want := range map[string]int32{"window": 1, "bucket": 0} {
 		inHub(t, setup{}, func(t *testing.T, s *Store, told *link) {
 			var told0 atomic.Int32
@@ -382,7 +382,7 @@ func TestAGrantWithoutAnAnswerIsGivenBackUnlessItIsOfABucket(t *testing.T) {
 				synctest.Wait()
 			}
 			if got := told0.Load(); got != want {
-				t.Errorf("%s: the hits of the grant were given back %d times, want %d", name, got, want)
+				t.Errorf("%s: the hits of the part were given back %d times, want %d", name, got, want)
 			}
 		})
 	}
@@ -431,7 +431,7 @@ func TestAKeyThatHasJustSpentALeaseDoesNotWaitForLong(t *testing.T) {
 		take(t, s, c)
 		k := s.table.spot(&c).allotments[string(c.Key)].yes
 		if k.first.left == 0 || k.asked > 0 || k.vain {
-			t.Fatalf("%+v; want a lease, and no grant under way", k.lease)
+			t.Fatalf("%+v; want a lease, and no part under way", k.lease)
 		}
 		for _, step := range []struct {
 			name  string

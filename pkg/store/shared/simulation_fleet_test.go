@@ -26,12 +26,12 @@ type simulatedSidecar struct {
 
 // heldKey is the knowledge that a sidecar has of a key.
 type heldKey struct {
-	lease    lease
-	peak     int64          // most hits in a slot
-	granting *simulatedCall // the grant under way; nil: no grant is
-	outbox   []returned     // waits to be sent
-	denied   int64          // fewest hits that Redis has denied
-	until    time.Duration  // the denial ends
+	lease  lease
+	peak   int64          // most hits in a slot
+	asking *simulatedCall // the part under way; nil: no part is
+	outbox []returned     // waits to be sent
+	denied int64          // fewest hits that Redis has denied
+	until  time.Duration  // the denial ends
 }
 
 // callKind is the kind of a call.
@@ -39,9 +39,9 @@ type callKind uint8
 
 const (
 	takeCall   callKind = iota // a client waits for the decision
-	grantCall                  // a lease asks
+	partCall                   // a lease asks
 	returnCall                 // the outbox gives hits back
-	lateGrant                  // the charge of a lease that is spent already: a mistake
+	latePart                   // the charge of a lease that is spent already: a mistake
 )
 
 // simulatedCall is a call on the way to Redis and back.
@@ -100,7 +100,7 @@ func (s *simulation) spendingClock(h *simulatedSidecar) time.Duration {
 	return now
 }
 
-// renew asks for a grant if the lease wants one.
+// renew asks for a part if the lease wants one.
 func (s *simulation) renew(h *simulatedSidecar, number int) {
 	k := &h.keys[number]
 	if s.mistake == ignoreOutstanding {
@@ -111,20 +111,19 @@ func (s *simulation) renew(h *simulatedSidecar, number int) {
 	if hits == 0 {
 		return
 	}
-	s.grants++
 	c := s.newCall()
-	*c = simulatedCall{kind: grantCall, key: number, hits: hits}
+	*c = simulatedCall{kind: partCall, key: number, hits: hits}
 	if s.mistake == debitLate && s.now >= s.redis.pausedUntil { // spends by the state of this moment, and charges later
 		copied := s.redis.keys[number]
 		d, told := copied.take(s.limits[number], s.instant(), hits, false)
-		c.kind = lateGrant
+		c.kind = latePart
 		s.send(h, c)
 		s.giveBack(h, number, [2]taken{k.lease.charged(c.begun, c.begun, d, &told)})
 		return
 	}
-	k.granting = c
+	k.asking = c
 	s.send(h, c)
-	s.push(event{at: s.now + s.timeout, kind: grantTimesOut, who: h.number, call: c})
+	s.push(event{at: s.now + s.timeout, kind: partTimesOut, who: h.number, call: c})
 }
 
 // ask asks Redis for a decision, unless the sidecar knows that Redis would deny.
@@ -168,7 +167,7 @@ func (s *simulation) reach(h *simulatedSidecar, c *simulatedCall) {
 	back := s.now + s.delay()
 	lost := c.connection != h.connection || s.chance(s.lost)
 	switch {
-	case s.now >= c.deadline && c.kind != lateGrant:
+	case s.now >= c.deadline && c.kind != latePart:
 		c.refused = true
 	case c.kind == returnCall:
 		at := c.at
@@ -176,7 +175,7 @@ func (s *simulation) reach(h *simulatedSidecar, c *simulatedCall) {
 			at = now
 		}
 		k.correct(limit, now, c.hits, at, c.was)
-	case c.kind == lateGrant:
+	case c.kind == latePart:
 		k.take(limit, now, c.hits, true)
 	default:
 		s.oracles[c.key].charged()
@@ -209,20 +208,20 @@ func (s *simulation) reply(h *simulatedSidecar, c *simulatedCall) {
 		if c.refused { // sends again
 			s.later(k, returned{c.hits, c.at, c.was})
 		}
-	case c.kind == lateGrant:
-	case c == k.granting:
-		k.granting = nil
+	case c.kind == latePart:
+	case c == k.asking:
+		k.asking = nil
 		if c.refused {
 			k.lease.failed(now)
 			return
 		}
 		if c.decision.Allowed {
-			s.granted++
+			s.leased++
 		}
 		s.giveBack(h, c.key, [2]taken{k.lease.charged(c.begun, now, c.decision, &c.told)})
 		s.checkStranded(h, c.key)
 		s.awaitEnd(h, c)
-	case c.kind == grantCall: // late
+	case c.kind == partCall: // late
 		if !c.refused && c.decision.Allowed {
 			s.giveBack(h, c.key, [2]taken{{c.instead, c.told.Now}})
 		}
@@ -256,7 +255,7 @@ func (s *simulation) checkStranded(h *simulatedSidecar, number int) {
 	}
 }
 
-// awaitEnd puts an event shortly before the end of the youngest grant into the queue.
+// awaitEnd puts an event shortly before the end of the youngest part into the queue.
 func (s *simulation) awaitEnd(h *simulatedSidecar, c *simulatedCall) {
 	l := &h.keys[c.key].lease
 	if ends := max(l.first.ends, l.second.ends); ends > h.clock(s.now) {
@@ -265,10 +264,10 @@ func (s *simulation) awaitEnd(h *simulatedSidecar, c *simulatedCall) {
 	}
 }
 
-// timeOut ends the wait for a grant.
+// timeOut ends the wait for a part.
 func (s *simulation) timeOut(h *simulatedSidecar, c *simulatedCall) {
-	if k := &h.keys[c.key]; k.granting == c {
-		k.granting = nil
+	if k := &h.keys[c.key]; k.asking == c {
+		k.asking = nil
 		c.instead = k.lease.failed(h.clock(s.now))
 	}
 }
@@ -288,9 +287,9 @@ func (s *simulation) reconnect(h *simulatedSidecar) {
 	h.connection++
 	h.lastReached, h.lastReplied = 0, 0
 	for i := range h.keys {
-		if k := &h.keys[i]; k.granting != nil {
+		if k := &h.keys[i]; k.asking != nil {
 			k.lease.failed(h.clock(s.now))
-			k.granting = nil
+			k.asking = nil
 		}
 	}
 }
@@ -313,7 +312,7 @@ type returned struct {
 	was  uint64 // deficit of a bucket at that instant without the hits, in 1/Period hit; 0: not known
 }
 
-// giveBack puts the hits of grants into the outbox.
+// giveBack puts the hits of parts into the outbox.
 func (s *simulation) giveBack(h *simulatedSidecar, number int, parts [2]taken) {
 	for _, p := range parts {
 		if p.hits > 0 {
@@ -368,7 +367,7 @@ const (
 	requestsArrive  eventKind = iota // clients ask a sidecar
 	callReaches                      // a call reaches Redis
 	replyReaches                     // a reply reaches the sidecar
-	grantTimesOut                    // a sidecar stops to wait for a grant
+	partTimesOut                     // a sidecar stops to wait for a part
 	leaseEnds                        // a microsecond before a sidecar's clock ends its leases
 	outboxTicks                      // a sidecar sends the hits in its outbox
 	loadMoves                        // clients move between sidecars

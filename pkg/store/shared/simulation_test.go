@@ -33,8 +33,8 @@ type simulation struct {
 	unused   []*simulatedCall
 	broken   error
 
-	decisions, local, asked       int64 // requests: all, decided from a lease, sent to Redis
-	grants, granted, returnedHits int64
+	decisions, local, asked int64 // requests: all, decided from a lease, sent to Redis
+	leased, returnedHits    int64
 }
 
 func newSimulation(p schedule) *simulation {
@@ -96,7 +96,7 @@ func (s *simulation) step() {
 		s.reach(h, e.call)
 	case replyReaches:
 		s.reply(h, e.call)
-	case grantTimesOut:
+	case partTimesOut:
 		s.timeOut(h, e.call)
 	case leaseEnds:
 		s.audit(e.call.key)
@@ -128,7 +128,7 @@ func (s *simulation) step() {
 // ofProcess reports whether an event waits while its sidecar stands still.
 func (k eventKind) ofProcess() bool {
 	switch k {
-	case requestsArrive, replyReaches, grantTimesOut, outboxTicks:
+	case requestsArrive, replyReaches, partTimesOut, outboxTicks:
 		return true
 	default:
 		return false
@@ -277,9 +277,9 @@ func (s *simulation) newCall() *simulatedCall {
 	return new(simulatedCall)
 }
 
-// free gives back the memory of a call. A grant stays, as its time-out still knows it.
+// free gives back the memory of a call. A part stays, as its time-out still knows it.
 func (s *simulation) free(c *simulatedCall) {
-	if c.kind != grantCall {
+	if c.kind != partCall {
 		s.unused = append(s.unused, c)
 	}
 }
@@ -315,17 +315,17 @@ const (
 	noMistake              mistake = iota
 	debitLate                      // hits are spent before Redis has charged them
 	spendPastTheEnd                // a lease is spent after its end
-	returnAcrossAWindow            // hits are given back as of now, and not as of their grant
+	returnAcrossAWindow            // hits are given back as of now, and not as of their part
 	ignoreOutstanding              // a bucket refills over the hits of leases
 	returnTwice                    // hits are given back twice
-	mergeAtTheLatest               // several returns of a key count as of the latest grant
+	mergeAtTheLatest               // several returns of a key count as of the latest part
 	returnAsIfNobodyLeased         // a bucket gets back all hits that it would have if nobody had leased meanwhile
 )
 
 func (m mistake) String() string {
 	return [...]string{
 		"no mistake", "debit late", "spend past the end", "return across a window", "ignore outstanding leases", "return twice",
-		"merge returns as of the latest grant", "return as if nobody leased",
+		"merge returns as of the latest part", "return as if nobody leased",
 	}[m]
 }
 
@@ -415,11 +415,11 @@ func TestNoScheduleAdmitsTooMany(t *testing.T) {
 		sum.decisions += s.decisions
 		sum.local += s.local
 		sum.asked += s.asked
-		sum.granted += s.granted
+		sum.leased += s.leased
 		sum.returnedHits += s.returnedHits
 	}
-	t.Logf("%d decisions: %d from leases, %d by Redis, the others from remembered denials; %d grants, %d hits given back",
-		sum.decisions, sum.local, sum.asked, sum.granted, sum.returnedHits)
+	t.Logf("%d decisions: %d from leases, %d by Redis, the others from remembered denials; %d parts charged, %d hits given back",
+		sum.decisions, sum.local, sum.asked, sum.leased, sum.returnedHits)
 }
 
 func TestTheSimulationFindsEachMistake(t *testing.T) {

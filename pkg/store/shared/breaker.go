@@ -34,7 +34,22 @@ func (s State) String() string {
 	return fmt.Sprintf("state(%d)", uint8(s))
 }
 
-const successesToClose = 3 // in a row, of a half-open breaker
+// Constants of the breaker, and the defaults of pace.
+const (
+	successesToClose  = 3 // in a row, of a half-open breaker
+	defaultFailures   = 5
+	defaultFailingFor = 25 * time.Millisecond
+	defaultMinOpen    = 100 * time.Millisecond
+	defaultMaxOpen    = 5 * time.Second
+)
+
+// pace is how fast the state changes. A zero field means the default.
+type pace struct {
+	failures   int           // without a success in between that open the breaker
+	failingFor time.Duration // shortest time from the first of these failures to the last
+	minOpen    time.Duration // first interval, of which three quarters to all are waited
+	maxOpen    time.Duration // longest interval
+}
 
 var (
 	errUnasked = errors.New("no probe has answered yet") // the reason before the first answer of Await
@@ -43,14 +58,14 @@ var (
 
 // breaker says whether the remote store may be asked:
 //
-//	closed     The store is asked. Options.Failures failures over Options.FailingFor,
-//	           without a success in between, open the breaker.
+//	closed     The store is asked. pace.failures in a row, over pace.failingFor,
+//	           open the breaker.
 //	open       The store is not asked. After an interval a goroutine calls Await.
 //	           After a success the breaker is half-open. After a failure the
-//	           interval doubles, from Options.MinOpen to Options.MaxOpen.
+//	           interval doubles, from pace.minOpen to pace.maxOpen.
 //	half-open  One request at a time may ask the store; the others go on without it.
 //	           Three successes in a row close the breaker. A good Await does so too,
-//	           if no request comes for Options.MinOpen. A failure opens the breaker,
+//	           if no request comes for pace.minOpen. A failure opens the breaker,
 //	           for twice as long.
 //
 // The breaker starts open, with a call of Await at once. The outcome closes the breaker, or opens
@@ -77,10 +92,11 @@ type breaker struct {
 
 // newBreaker returns a breaker that is open. Call watch.
 func newBreaker(o Options, m *metrics) *breaker {
-	o.Failures = cmp.Or(o.Failures, DefaultFailures)
-	o.FailingFor = cmp.Or(o.FailingFor, DefaultFailingFor)
-	o.MinOpen = cmp.Or(o.MinOpen, DefaultMinOpen)
-	o.MaxOpen = cmp.Or(o.MaxOpen, max(DefaultMaxOpen, o.MinOpen))
+	p := &o.pace
+	p.failures = cmp.Or(p.failures, defaultFailures)
+	p.failingFor = cmp.Or(p.failingFor, defaultFailingFor)
+	p.minOpen = cmp.Or(p.minOpen, defaultMinOpen)
+	p.maxOpen = cmp.Or(p.maxOpen, max(defaultMaxOpen, p.minOpen))
 	now := time.Now()
 	b := &breaker{Options: o, metrics: m, started: now, changed: make(chan struct{}, 1), answered: make(chan struct{})}
 	b.phase.Store(&phase{state: Open, first: true, since: now, away: now, next: now, reason: errUnasked})
@@ -275,7 +291,7 @@ func (b *breaker) isSilent(p *phase, charges []store.Charge) bool {
 		return false
 	}
 	silent := b.Remote.Health(charges).Silent
-	if silent <= b.FailingFor {
+	if silent <= b.pace.failingFor {
 		return false
 	}
 	now, seen := int64(time.Since(b.started)), p.quiet.Load()
@@ -283,7 +299,7 @@ func (b *breaker) isSilent(p *phase, charges []store.Charge) bool {
 		p.quiet.CompareAndSwap(seen, max(1, now))
 		return false
 	}
-	if time.Duration(now-seen) < b.FailingFor {
+	if time.Duration(now-seen) < b.pace.failingFor {
 		return false
 	}
 	b.change(p, Open, fmt.Errorf("%w for %v", errSilent, silent.Round(time.Millisecond)))
@@ -298,7 +314,7 @@ func (b *breaker) lasting(p *phase) bool {
 	if n == 1 {
 		p.from.Store(now)
 	}
-	return n >= int64(b.Failures) && time.Duration(now-p.from.Load()) >= b.FailingFor
+	return n >= int64(b.pace.failures) && time.Duration(now-p.from.Load()) >= b.pace.failingFor
 }
 
 // change replaces p with a phase of another state and wakes the watcher, unless another phase has
@@ -312,7 +328,7 @@ func (b *breaker) change(p *phase, to State, reason error) {
 	switch to {
 	case Closed:
 		n.wait, n.decided = 0, b.metrics.decided()-p.decided
-		n.told = now.Add(min(now.Sub(p.away), b.MaxOpen+tellingSlack))
+		n.told = now.Add(min(now.Sub(p.away), b.pace.maxOpen+tellingSlack))
 		n.telling.Store(!p.first && b.fleet() > 1)
 	case HalfOpen:
 		n.reason = p.reason
@@ -327,7 +343,7 @@ func (b *breaker) change(p *phase, to State, reason error) {
 		if p.state == Closed {
 			n.away, n.decided = now, b.metrics.decided()
 		}
-		n.wait = min(max(2*p.wait, b.MinOpen), b.MaxOpen)
+		n.wait = min(max(2*p.wait, b.pace.minOpen), b.pace.maxOpen)
 		n.next = now.Add(n.wait - rand.N(n.wait/4+1)) // many processes should not probe in step
 	}
 	if !b.phase.CompareAndSwap(p, n) {
@@ -357,7 +373,7 @@ func (b *breaker) watch(ctx context.Context, logged *phase) {
 		case Open:
 			timer.Reset(time.Until(p.next))
 		case HalfOpen:
-			timer.Reset(b.MinOpen)
+			timer.Reset(b.pace.minOpen)
 		case Closed:
 			due = nil
 		}

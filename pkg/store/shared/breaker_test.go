@@ -78,7 +78,7 @@ func TestItOpensAfterFailuresWithoutASuccessInBetween(t *testing.T) {
 		inBubble(t, setup{Failures: failures}, func(r *rig) {
 			t := r.t
 			if failures == 0 {
-				failures = DefaultFailures
+				failures = defaultFailures
 			}
 			for range 3 { // a success starts the count anew
 				r.primary.fail(errDown)
@@ -135,7 +135,7 @@ func TestAnOpenBreakerProbesAtIntervalsThatDoubleUpToTheBound(t *testing.T) {
 			r.want(Closed)
 			r.probeAnswers(errDown)
 			r.primary.fail(errDown)
-			for range DefaultFailures {
+			for range defaultFailures {
 				r.hit()
 			}
 		}
@@ -225,12 +225,12 @@ func TestHalfOpenWithoutRequestsGoesByOneProbeMore(t *testing.T) {
 			inBubbleAway(t, setup{}, func(r *rig) {
 				r.halfOpen()
 				r.probeAnswers(tt.answer)
-				time.Sleep(DefaultMinOpen - time.Millisecond)
+				time.Sleep(defaultMinOpen - time.Millisecond)
 				r.hit() // as a request comes it waits once more
 				time.Sleep(2 * time.Millisecond)
 				synctest.Wait()
 				r.want(HalfOpen)
-				time.Sleep(DefaultMinOpen)
+				time.Sleep(defaultMinOpen)
 				synctest.Wait()
 				r.want(tt.want)
 			})
@@ -274,7 +274,7 @@ func TestLateResultsOfAnEarlierPhaseCountForNothing(t *testing.T) {
 		inBubbleAway(t, setup{Failures: 1}, func(r *rig) {
 			r.halfOpen()
 			failure := late(r, errDown) // hangs: no other request gets through, so a probe decides
-			time.Sleep(2 * DefaultMinOpen)
+			time.Sleep(2 * defaultMinOpen)
 			synctest.Wait()
 			r.want(Closed)
 			failure()
@@ -286,7 +286,7 @@ func TestLateResultsOfAnEarlierPhaseCountForNothing(t *testing.T) {
 			r.halfOpen()
 			gate := make(chan struct{})
 			r.probeBy(func(context.Context) error { <-gate; return nil })
-			time.Sleep(2 * DefaultMinOpen) // the probe has begun
+			time.Sleep(2 * defaultMinOpen) // the probe has begun
 			synctest.Wait()
 			r.primary.fail(errDown)
 			r.hit()
@@ -357,7 +357,7 @@ func (p *slow) act(context.Context) error {
 
 func TestTimeoutsDoNotOpenWhileRoundTripsComplete(t *testing.T) {
 	p := &slow{trip: 6 * time.Millisecond, patience: 4 * time.Millisecond}
-	inBubble(t, setup{FailingFor: DefaultFailingFor, Answered: p.answered}, func(r *rig) {
+	inBubble(t, setup{FailingFor: defaultFailingFor, Answered: p.answered}, func(r *rig) {
 		r.primary.follow(p.act)
 		for range 200 {
 			if r.hit() {
@@ -379,9 +379,9 @@ func TestTimeoutsDoNotOpenWhileRoundTripsComplete(t *testing.T) {
 }
 
 func TestOtherFailuresOpenThoughRoundTripsComplete(t *testing.T) {
-	inBubble(t, setup{FailingFor: DefaultFailingFor, Answered: time.Now}, func(r *rig) {
+	inBubble(t, setup{FailingFor: defaultFailingFor, Answered: time.Now}, func(r *rig) {
 		r.primary.follow(func(context.Context) error { time.Sleep(10 * time.Millisecond); return errDown })
-		for range 2 * DefaultFailures {
+		for range 2 * defaultFailures {
 			r.hit()
 		}
 		r.want(Open)
@@ -409,8 +409,8 @@ func TestTimeoutDoesNotOpenAHalfOpenBreakerWhileRoundTripsComplete(t *testing.T)
 
 func TestSilentPrimaryIsNotAskedThoughNoRequestHasFailed(t *testing.T) {
 	p := &slow{}
-	inBubble(t, setup{FailingFor: DefaultFailingFor, Silent: func() time.Duration { return time.Duration(p.silent.Load()) }}, func(r *rig) {
-		p.silent.Store(int64(DefaultFailingFor))
+	inBubble(t, setup{FailingFor: defaultFailingFor, Silent: func() time.Duration { return time.Duration(p.silent.Load()) }}, func(r *rig) {
+		p.silent.Store(int64(defaultFailingFor))
 		if !r.hit() {
 			r.t.Error("the primary was not asked")
 		}
@@ -419,7 +419,7 @@ func TestSilentPrimaryIsNotAskedThoughNoRequestHasFailed(t *testing.T) {
 		silence := func() { p.silent.Store(int64(40*time.Millisecond + time.Since(begun))) }
 		silence()
 		r.hit()
-		time.Sleep(DefaultFailingFor - 1)
+		time.Sleep(defaultFailingFor - 1)
 		silence()
 		r.hit()
 		r.want(Closed) // one stall of this process looks the same

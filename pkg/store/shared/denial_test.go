@@ -153,7 +153,7 @@ func TestDenialsGoOnWhileTheBreakerIsOpen(t *testing.T) {
 		takes(t, s, denied)
 		takes(t, s, denied)
 		told.fail(errors.New("connection refused"))
-		for range DefaultFailures {
+		for range defaultFailures {
 			takes(t, s, hour("new", 1))
 			told.asks(t, 0, func() { // is no success of the primary
 				if takes(t, s, denied) {

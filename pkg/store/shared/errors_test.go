@@ -31,7 +31,7 @@ func TestErrorsOfThePrimary(t *testing.T) {
 			inBubble(t, setup{Unavailable: errGone}, func(r *rig) {
 				t := r.t
 				r.primary.fail(tt.err)
-				for range DefaultFailures {
+				for range defaultFailures {
 					r.hit()
 				}
 				r.want(map[bool]State{true: Open, false: Closed}[tt.opens])
@@ -172,7 +172,7 @@ func TestResetSaysWhenItResetThisProcessOnly(t *testing.T) {
 		r.probeAnswers(errDown)
 		const only = "only this process's own memory was reset: connection refused"
 		check("failing", 2, only)
-		for range DefaultFailures - 1 {
+		for range defaultFailures - 1 {
 			r.hit()
 		}
 		r.want(Open)

@@ -190,7 +190,7 @@ func TestHoldersNeverHaveMoreSlotsThanThereAreAroundAnOutage(t *testing.T) {
 		f.are(up)
 		var tells []time.Time // when each process tells its holders, if it does not ask before
 		for range f.links {
-			tells = append(tells, time.Now().Add(time.Duration(r.Int64N(int64(DefaultMaxOpen)))))
+			tells = append(tells, time.Now().Add(time.Duration(r.Int64N(int64(defaultMaxOpen)))))
 		}
 		for range 300 {
 			work(1)

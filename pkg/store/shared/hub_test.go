@@ -290,8 +290,9 @@ func (k *link) Peek(_ context.Context, charges []store.Charge, decisions []algor
 	}
 	k.flushLocked()
 	for i := range charges {
-		c, was := &charges[i], algorithms.Hold{}
-		if decisions[i], was = k.hub.keys.Peek(c, k.hub.now()); c.Hold != nil {
+		c := &charges[i]
+		d, was := k.hub.keys.Peek(c, k.hub.now())
+		if decisions[i] = d; c.Hold != nil {
 			c.Hold.Was = was
 		}
 	}

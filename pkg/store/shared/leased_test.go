@@ -532,7 +532,7 @@ func TestTheRemoteStoreDecidesEachTransactionWithAHolderAsItIs(t *testing.T) {
 
 func TestNoLeaseAnswersATransactionWithAHolderAtOnce(t *testing.T) {
 	inLedger(t, setup{Late: func() time.Duration { return time.Second }}, func(t *testing.T, s *Store, l *ledger) {
-		s.breaker.Failures = 1000 // the breaker stays closed
+		s.breaker.pace.failures = 1000 // the breaker stays closed
 		l.fail(errors.New("no answer"))
 		for range 100 {
 			_, _ = store.Take(t.Context(), s, []store.Charge{minute("hot", 1_000_000)}, make([]algorithms.Decision, 1))

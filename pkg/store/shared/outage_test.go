@@ -181,7 +181,7 @@ func TestALimitOfADayLastsADayAlsoAroundAnOutage(t *testing.T) {
 			flood(r.IntN(2 * int(limit.Requests)))
 			f.are(up)
 			f.flush()
-			time.Sleep(2*DefaultMaxOpen + tellingSlack)
+			time.Sleep(2*defaultMaxOpen + tellingSlack)
 			synctest.Wait()
 		}
 		flood(2 * int(limit.Requests))
@@ -222,7 +222,7 @@ func TestTheRestIsNotUsedBeforeAllProcessesHaveToldTheirHits(t *testing.T) {
 		f.are(down)
 		flood(int(limit.Requests)/2 + r.IntN(int(limit.Requests)/2))
 		for range f.links {
-			told = append(told, time.Now().Add(time.Duration(r.Int64N(int64(DefaultMaxOpen)))))
+			told = append(told, time.Now().Add(time.Duration(r.Int64N(int64(defaultMaxOpen)))))
 		}
 		f.are(up)
 		flood(2 * int(limit.Requests))
@@ -266,7 +266,7 @@ func TestAProcessThatIsCutOffAdmitsItsShareOfWhatItHasSeen(t *testing.T) {
 			}
 			if connected {
 				count := f.hub.count(&c)
-				seen[i] = int64(count)
+				seen[i] = count
 			}
 			time.Sleep(time.Millisecond)
 		}
@@ -298,7 +298,7 @@ func TestAProcessThatIsCutOffAdmitsItsShareOfWhatItHasSeen(t *testing.T) {
 		f.are(up)
 		f.flush()
 		c := store.Charge{Key: []byte("key"), Limit: limit}
-		if count := f.hub.count(&c); int64(count) != total {
+		if count := f.hub.count(&c); count != total {
 			t.Errorf("%d hits are counted in the end; want all %d", count, total)
 		}
 	})

@@ -13,7 +13,7 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// policies decides requests without the primary as plainly as can be. It keeps the states of the
+// policies decides requests without the primary as plainly as can be: it has the states of the
 // charges with Local, asks the policy for the others, and puts a copy of the states back to undo.
 type policies struct {
 	states map[string]algorithms.State // by key and algorithm; each has one limit

@@ -99,7 +99,7 @@ func newRig(tb testing.TB, o setup) *rig {
 	}
 	o.Logger = slogTo(&r.log)
 	r.Store = open(tb, o)
-	r.breaker.FailingFor = o.FailingFor // 0 where a test says nothing of it: failures open the breaker as soon as there are enough
+	r.breaker.pace.failingFor = o.FailingFor // 0 where a test says nothing of it: failures open the breaker as soon as there are enough
 	return r
 }
 
@@ -252,7 +252,7 @@ func open(tb testing.TB, o setup) *Store {
 	}
 	s, err := New(Options{
 		Remote: remote{o.Remote, &o}, Local: o.Local, Denials: o.Denials, Unavailable: o.Unavailable,
-		Failures: o.Failures, FailingFor: o.FailingFor, MinOpen: o.MinOpen, MaxOpen: o.MaxOpen,
+		pace:   pace{failures: o.Failures, failingFor: o.FailingFor, minOpen: o.MinOpen, maxOpen: o.MaxOpen},
 		Logger: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)),
 	})
 	if err != nil {

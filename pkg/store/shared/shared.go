@@ -41,7 +41,7 @@
 //
 // Each process finds out by itself that the remote store is back. The rest is for all, so all should
 // charge their hits first. Limits of a minute and more stay divided for as long as the outage was,
-// at most for Options.MaxOpen and a second.
+// at most for six seconds.
 //
 // # Holders
 //
@@ -77,15 +77,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// Defaults and bounds of Options.
-const (
-	DefaultDenials    = time.Second // for most users
-	DefaultFailures   = 5
-	DefaultFailingFor = 25 * time.Millisecond
-	DefaultMinOpen    = 100 * time.Millisecond
-	DefaultMaxOpen    = 5 * time.Second
-	LongestOpen       = time.Hour
-)
+// DefaultDenials is Options.Denials for most users.
+const DefaultDenials = time.Second
 
 // AwaitTimeout is how long Await of the remote store has to answer. An attempt to connect
 // takes less, so that the error names the failure.
@@ -103,11 +96,6 @@ type Options struct {
 	// Nil: Stats has no such errors.
 	Unavailable error
 
-	Failures   int           // failures without a success in between that open the breaker; 0 means DefaultFailures
-	FailingFor time.Duration // shortest time from the first of these failures to the last; 0 means DefaultFailingFor
-	MinOpen    time.Duration // first interval, of which three quarters to all are waited; 0 means DefaultMinOpen
-	MaxOpen    time.Duration // longest interval, at most LongestOpen; 0 means DefaultMaxOpen, or MinOpen when that is longer
-
 	// Span is called with the context of a transaction, and the number of its charges, before Remote
 	// is asked about it. Span returns the context for Remote, and a function that takes the outcome.
 	// Nil: no need.
@@ -118,6 +106,8 @@ type Options struct {
 	Now func() algorithms.Instant
 
 	Logger *slog.Logger // gets one line per change of the breaker's state
+
+	pace pace // the zero value, but in tests
 }
 
 func (o *Options) validate() error {
@@ -132,15 +122,6 @@ func (o *Options) validate() error {
 	refuse(o.Logger == nil, "logger: must be given")
 	refuse(o.Denials < 0, "denials: %v: must be at least 0", o.Denials)
 	refuse(o.FleetSize < 0, "fleet size: %d: must be at least 0", o.FleetSize)
-	refuse(o.Failures < 0, "failures: %d: must be at least 1", o.Failures)
-	refuse(o.FailingFor < 0, "failing for: %v: must be more than 0", o.FailingFor)
-	shortest := o.MinOpen
-	if shortest <= 0 || shortest > LongestOpen {
-		refuse(shortest != 0, "min open: %v: must be more than 0 and at most %v", o.MinOpen, LongestOpen)
-		shortest = DefaultMinOpen
-	}
-	refuse(o.MaxOpen != 0 && (o.MaxOpen < shortest || o.MaxOpen > LongestOpen),
-		"max open: %v: must be between min open (%v) and %v", o.MaxOpen, shortest, LongestOpen)
 	return errors.Join(errs...)
 }
 

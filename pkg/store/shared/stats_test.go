@@ -31,7 +31,7 @@ func TestOneLinePerChangeOfState(t *testing.T) {
 		}
 		away := time.Since(opened)
 		r.primary.fail(errDown)
-		for range DefaultFailures { // the breaker closes and opens again, maybe before the watcher has looked
+		for range defaultFailures { // the breaker closes and opens again, maybe before the watcher has looked
 			r.hit()
 		}
 		synctest.Wait()

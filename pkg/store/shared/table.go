@@ -42,29 +42,21 @@ type table struct {
 	shards  [shards]shard
 	tracked atomic.Int64  // keys that are asked often
 	denials atomic.Int64  // keys with a denial
-	idle    atomic.Bool   // the sweep waits for filled
-	filled  chan struct{} // holds a value when the table is not empty any more
+	keys    atomic.Int64  // both; a key with a lease and a denial counts twice
+	filled  chan struct{} // has a value when the table is not empty any more
 }
 
 // add adds to the numbers of keys.
 func (t *table) add(tracked, denials int) {
 	t.tracked.Add(int64(tracked))
 	t.denials.Add(int64(denials))
-	if tracked+denials > 0 && t.idle.Load() && t.idle.CompareAndSwap(true, false) {
-		t.filled <- struct{}{}
+	if more := int64(tracked + denials); t.keys.Add(more) == more && more > 0 {
+		select {
+		case t.filled <- struct{}{}:
+		default:
+		}
 	}
 }
-
-// rests reports whether the table is empty. The next key then fills filled.
-func (t *table) rests() bool {
-	if !t.isEmpty() {
-		return false
-	}
-	t.idle.Store(true)
-	return t.isEmpty() || !t.idle.CompareAndSwap(true, false)
-}
-
-func (t *table) isEmpty() bool { return t.tracked.Load()+t.denials.Load() == 0 }
 
 // shard is the allotments of some keys.
 type shard struct {
@@ -239,14 +231,12 @@ func (s *Store) sweep(ctx context.Context) {
 	defer tick.Stop()
 	for n := 0; ; n = (n + 1) % shards {
 		due := tick.C
-		if s.table.rests() {
-			tick.Stop()
+		if s.table.keys.Load() == 0 {
 			due = nil
 		}
 		select {
 		case <-due:
 		case <-s.table.filled:
-			tick.Reset(sweepEvery)
 			continue
 		case <-ctx.Done():
 			return

@@ -27,9 +27,6 @@ per line, on standard error. Exit code 1 when there is a mistake, or with --stri
 In CI use --strict: a warning is about a rule that loads, and that probably has another effect than intended.`,
 		Args: arguments(0, -1, "rule files or directories"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := outputFormat(output); err != nil {
-				return usage("%w", err)
-			}
 			if len(args) == 0 && file == "" {
 				return usage("%s: got no arguments, must be at least one rule file or directory, or --config", cmd.Name())
 			}
@@ -62,7 +59,7 @@ In CI use --strict: a warning is about a rule that loads, and that probably has 
 	}
 	cmd.Flags().BoolVar(&strict, "strict", false, "fail when there is a warning")
 	cmd.Flags().StringVar(&file, "config", "", "settings `file` whose rules under domains are checked too")
-	cmd.Flags().StringVar(&output, "output", outputText, "text|json")
+	addOutput(cmd, &output, "text|json")
 	addBounds(cmd, &bounds)
 	return cmd
 }

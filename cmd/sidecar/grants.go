@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -26,7 +25,7 @@ type grantFlags struct {
 
 // newGrant returns the command that gives a key another limit in a running sidecar.
 func newGrant() *cobra.Command {
-	var server, output string
+	var c remote
 	var in grantFlags
 	cmd := &cobra.Command{
 		Use:   "grant [--server ADDRESS] DOMAIN KEY=VALUE[,KEY=VALUE…]",
@@ -41,19 +40,13 @@ is needed, one of --for and --until, and a --reason. The server logs the grant. 
 		Args: arguments(2, 2, "DOMAIN DESCRIPTOR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			grant, err := in.grant(cmd.Flags().Changed, args[0], args[1])
-			if err := errors.Join(outputFormat(output), err); err != nil {
+			if err := errors.Join(outputFormat(c.output), err); err != nil {
 				return usage("%w", err)
 			}
-			answer, err := ask(cmd, server, func(ctx context.Context, c adminv1.AdminServiceClient) (*adminv1.GrantResponse, error) {
-				return c.Grant(ctx, &adminv1.GrantRequest{Grant: grant})
-			})
-			if err != nil {
-				return err
-			}
-			return writeAnswer(cmd.OutOrStdout(), output, answer, render.GivenText(answer))
+			return show(cmd, &c, adminv1.AdminServiceClient.Grant, &adminv1.GrantRequest{Grant: grant}, render.GivenText)
 		},
 	}
-	addServer(cmd, &server)
+	c.add(cmd)
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.Uint32Var(&in.requests, "requests", 0, "give this `number` of requests per period of the limit; 0 blocks")
@@ -66,7 +59,7 @@ is needed, one of --for and --until, and a --reason. The server logs the grant. 
 	flags.StringVar(&in.until, "until", "", "end at this `time`, such as 2030-12-31T18:00:00Z")
 	flags.StringVar(&in.reason, "reason", "", "the reason, 1 to 500 bytes")
 	flags.StringVar(&in.by, "by", os.Getenv("USER"), "the `person` or program who gives it")
-	flags.StringVar(&output, "output", outputText, "text|json")
+	flags.StringVar(&c.output, "output", outputText, "text|json") // checked with the other flags
 	return cmd
 }
 
@@ -142,7 +135,8 @@ var errLength = errors.New("no duration")
 
 // newGrants returns the command that lists the grants of a running sidecar.
 func newGrants() *cobra.Command {
-	var server, output, domain string
+	var c remote
+	var domain string
 	var most uint32
 	cmd := &cobra.Command{
 		Use:   "grants [--server ADDRESS]",
@@ -151,48 +145,31 @@ func newGrants() *cobra.Command {
 grant. A grant without a rule is listed as one without effect.`,
 		Args: arguments(0, 0, "none"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := outputFormat(output); err != nil {
-				return usage("%w", err)
-			}
-			answer, err := ask(cmd, server, func(ctx context.Context, c adminv1.AdminServiceClient) (*adminv1.ListGrantsResponse, error) {
-				return c.ListGrants(ctx, &adminv1.ListGrantsRequest{Domain: domain, Most: most})
-			})
-			if err != nil {
-				return err
-			}
-			return writeAnswer(cmd.OutOrStdout(), output, answer, render.GrantsText(answer))
+			return show(cmd, &c, adminv1.AdminServiceClient.ListGrants, &adminv1.ListGrantsRequest{Domain: domain, Most: most}, render.GrantsText)
 		},
 	}
-	addServer(cmd, &server)
+	c.add(cmd)
 	cmd.Flags().StringVar(&domain, "domain", "", "only this `domain`")
 	cmd.Flags().Uint32Var(&most, "most", 0, "list at most this `number`; 0 = 1000")
-	cmd.Flags().StringVar(&output, "output", outputText, "text|json")
+	c.addOutput(cmd)
 	return cmd
 }
 
 // newRevoke returns the command that ends a grant of a running sidecar.
 func newRevoke() *cobra.Command {
-	var server, output, by string
+	var c remote
+	var by string
 	cmd := &cobra.Command{
 		Use:   "revoke [--server ADDRESS] ID",
 		Short: "End a grant before its time",
 		Long:  `End a grant of a running sidecar before its time, by its ID as grants lists it. The server logs that.`,
 		Args:  arguments(1, 1, "ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := outputFormat(output); err != nil {
-				return usage("%w", err)
-			}
-			answer, err := ask(cmd, server, func(ctx context.Context, c adminv1.AdminServiceClient) (*adminv1.RevokeResponse, error) {
-				return c.Revoke(ctx, &adminv1.RevokeRequest{Id: args[0], By: by})
-			})
-			if err != nil {
-				return err
-			}
-			return writeAnswer(cmd.OutOrStdout(), output, answer, render.RevokedText(answer))
+			return show(cmd, &c, adminv1.AdminServiceClient.Revoke, &adminv1.RevokeRequest{Id: args[0], By: by}, render.RevokedText)
 		},
 	}
-	addServer(cmd, &server)
+	c.add(cmd)
 	cmd.Flags().StringVar(&by, "by", os.Getenv("USER"), "the `person` or program who ends it")
-	cmd.Flags().StringVar(&output, "output", outputText, "text|json")
+	c.addOutput(cmd)
 	return cmd
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/hex"
 	"math"
 	"slices"
@@ -15,7 +14,8 @@ import (
 
 // newHolds returns the command that lists and releases the holders of a running sidecar.
 func newHolds() *cobra.Command {
-	var server, output, name, id string
+	var c remote
+	var name, id string
 	var most uint32
 	cmd := &cobra.Command{
 		Use:   "holds [--server ADDRESS] DOMAIN KEY=VALUE[,KEY=VALUE…]",
@@ -31,9 +31,6 @@ The descriptor needs no entry that names a request. ` + entriesHelp,
   sidecar holds models model=a --release 8f0c1a9e-7c1d-4a60-9b7e-0a52a4b0c0de`,
 		Args: arguments(2, 2, "DOMAIN DESCRIPTOR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := outputFormat(output); err != nil {
-				return usage("%w", err)
-			}
 			all, err := parseDescriptors(args[1:], nil)
 			if err != nil {
 				return err
@@ -44,7 +41,8 @@ The descriptor needs no entry that names a request. ` + entriesHelp,
 				if most == 0 {
 					most = math.MaxUint32 // which the server bounds
 				}
-				return listHolders(cmd, server, output, &adminv1.ListHoldersRequest{Domain: domain, Entries: entries, Most: most})
+				request := &adminv1.ListHoldersRequest{Domain: domain, Entries: entries, Most: most}
+				return show(cmd, &c, adminv1.AdminServiceClient.ListHolders, request, render.HoldersText)
 			}
 			request := &adminv1.ReleaseHolderRequest{Domain: domain, Entries: entries, Holder: &adminv1.ReleaseHolderRequest_Name{Name: name}}
 			switch {
@@ -57,16 +55,16 @@ The descriptor needs no entry that names a request. ` + entriesHelp,
 			case byID:
 				request.Holder = &adminv1.ReleaseHolderRequest_Id{Id: id}
 			}
-			return releaseHolder(cmd, server, output, request)
+			return releaseHolder(cmd, &c, request)
 		},
 	}
-	addServer(cmd, &server)
+	c.add(cmd)
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.Uint32Var(&most, "most", 100, "list at most this `number` for each limit; 0 lists as many as the server tells")
 	flags.StringVar(&name, "release", "", "free the hits of the request with this `name`")
 	flags.StringVar(&id, "release-id", "", "free the hits of the request with this `id`")
-	flags.StringVar(&output, "output", outputText, "text|json")
+	c.addOutput(cmd)
 	return cmd
 }
 
@@ -76,27 +74,14 @@ func isID(text string) bool {
 	return err == nil && len(id) == len(store.Holder{})
 }
 
-// listHolders writes the holders of a running sidecar.
-func listHolders(cmd *cobra.Command, server, output string, request *adminv1.ListHoldersRequest) error {
-	answer, err := ask(cmd, server, func(ctx context.Context, c adminv1.AdminServiceClient) (*adminv1.ListHoldersResponse, error) {
-		return c.ListHolders(ctx, request)
-	})
-	if err != nil {
-		return err
-	}
-	return writeAnswer(cmd.OutOrStdout(), output, answer, render.HoldersText(answer))
-}
-
 // releaseHolder frees one holder of a running sidecar. Without a limit that it held hits of,
 // releaseHolder fails with exitNone.
-func releaseHolder(cmd *cobra.Command, server, output string, request *adminv1.ReleaseHolderRequest) error {
-	answer, err := ask(cmd, server, func(ctx context.Context, c adminv1.AdminServiceClient) (*adminv1.ReleaseHolderResponse, error) {
-		return c.ReleaseHolder(ctx, request)
-	})
+func releaseHolder(cmd *cobra.Command, c *remote, request *adminv1.ReleaseHolderRequest) error {
+	answer, err := ask(cmd, c.server, adminv1.AdminServiceClient.ReleaseHolder, request)
 	if err != nil {
 		return err
 	}
-	if err := writeAnswer(cmd.OutOrStdout(), output, answer, render.ReleaseText(answer)); err != nil {
+	if err := writeAnswer(cmd.OutOrStdout(), c.output, answer, render.ReleaseText(answer)); err != nil {
 		return err
 	}
 	held := func(l *adminv1.ReleaseHolderResponse_Release) bool {

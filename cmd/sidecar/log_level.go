@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"math"
 
@@ -14,7 +13,8 @@ import (
 
 // newLogLevel returns the command that changes the log of a running sidecar.
 func newLogLevel() *cobra.Command {
-	var address, output, denials string
+	var c remote
+	var denials string
 	cmd := &cobra.Command{
 		Use:   "log-level [--server ADDRESS] [debug|info|warn|error] [--denials RATE]",
 		Short: "Show or change the log of a running sidecar: its level, and denied requests",
@@ -26,9 +26,6 @@ logged at warn. The sidecar logs the change.`,
   sidecar log-level info --denials 0`,
 		Args: arguments(0, 1, "none, or one of debug, info, warn, error"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := outputFormat(output); err != nil {
-				return usage("%w", err)
-			}
 			request := new(adminv1.SetLogLevelRequest)
 			if len(args) > 0 {
 				if err := settings.Choice(&request.Level, "debug", "info", "warn", "error").Set(args[0]); err != nil {
@@ -42,19 +39,14 @@ logged at warn. The sidecar logs the change.`,
 				}
 				request.DenialsPerSecond = &rate
 			}
-			answer, err := ask(cmd, address, func(ctx context.Context, c adminv1.AdminServiceClient) (*adminv1.SetLogLevelResponse, error) {
-				return c.SetLogLevel(ctx, request)
+			return show(cmd, &c, adminv1.AdminServiceClient.SetLogLevel, request, func(answer *adminv1.SetLogLevelResponse) string {
+				return fmt.Sprintf("level    %s\ndenials  %s\n", answer.GetLevel(), rateText(answer.GetDenialsPerSecond()))
 			})
-			if err != nil {
-				return err
-			}
-			text := fmt.Sprintf("level    %s\ndenials  %s\n", answer.GetLevel(), rateText(answer.GetDenialsPerSecond()))
-			return writeAnswer(cmd.OutOrStdout(), output, answer, text)
 		},
 	}
-	addServer(cmd, &address)
+	c.add(cmd)
 	cmd.Flags().StringVar(&denials, "denials", "", "denied requests to log, such as 1/s or 10/m; 0 = none")
-	cmd.Flags().StringVar(&output, "output", outputText, "text|json")
+	c.addOutput(cmd)
 	return cmd
 }
 

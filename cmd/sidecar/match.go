@@ -19,12 +19,18 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
+// matchFlags is the flags of match.
+type matchFlags struct {
+	remote
+	settings string
+	bounds   ruleBounds
+	hits     uint32
+	expected []string
+}
+
 // newMatch returns the command that says which rule a descriptor matches.
 func newMatch() *cobra.Command {
-	var server, output, settings string
-	var bounds ruleBounds
-	var hits uint32
-	var expected []string
+	var f matchFlags
 	cmd := &cobra.Command{
 		Use:   "match PATH… DOMAIN KEY=VALUE[,KEY=VALUE…]…",
 		Short: "Say which rule a descriptor matches, under which key it counts, and why",
@@ -37,62 +43,77 @@ sidecar (--server), which also knows its counts. Nothing is charged. Exit code 3
   sidecar match --server 127.0.0.1:8082 edge path=/search,client_id=c1`,
 		Args: arguments(2, -1, "PATH… DOMAIN DESCRIPTOR…, or DOMAIN DESCRIPTOR… with --server or --config"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := outputFormat(output); err != nil {
-				return usage("%w", err)
-			}
 			if cmd.Flags().Changed("server") {
-				return explain(cmd, server, args[0], args[1:], hits, output, expected)
+				return f.explainRemote(cmd, args[0], args[1:])
 			}
-			before := 2 // at least one path, and the domain
-			if settings != "" {
-				before = 1
-			}
-			if len(args) <= before {
-				return usage("%s: got %s, must be PATH… DOMAIN DESCRIPTOR…", cmd.Name(), count(len(args), "argument"))
-			}
-			first := len(args) - 1 // of the descriptors
-			for first > before && strings.Contains(args[first-1], "=") {
-				first--
-			}
-			paths, domain := args[:first-1], args[first-1]
-			all, err := parseDescriptors(args[first:], &hits)
-			if err != nil {
-				return err
-			}
-			rules, _, _, err := loadRules(paths, settings, bounds)
-			if err != nil {
-				return err
-			}
-			answer, err := explainIdle(cmd.Context(), rules, &adminv1.ExplainRequest{Domain: domain, Descriptors: all})
-			if err != nil {
-				return usage("%w", err)
-			}
-			return writeExplanation(cmd, output, answer, render.ExplanationText(domain, answer, false), expected)
+			return f.explainFiles(cmd, args)
 		},
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringVar(&server, "server", "", "ask the admin service at this `address`, host:port, such as "+defaultServer)
+	flags.StringVar(&f.server, "server", "", "ask the admin service at this `address`, host:port, such as "+defaultServer)
 	addAccess(cmd)
-	flags.Uint32Var(&hits, "hits", 1, "hits to ask for; 0 asks for the remaining hits")
-	flags.StringVar(&settings, "config", "", "settings `file` whose rules under domains are used too")
-	flags.StringArrayVar(&expected, "expect-rule", nil, "fail unless the descriptor meets the rule with this `path`, \"\" for no rule; one for each descriptor, in order")
-	flags.StringVar(&output, "output", outputText, "text|json")
-	addBounds(cmd, &bounds)
+	flags.Uint32Var(&f.hits, "hits", 1, "hits to ask for; 0 asks for the remaining hits")
+	flags.StringVar(&f.settings, "config", "", "settings `file` whose rules under domains are used too")
+	flags.StringArrayVar(&f.expected, "expect-rule", nil, "fail unless the descriptor meets the rule with this `path`, \"\" for no rule; one for each descriptor, in order")
+	f.addOutput(cmd)
+	addBounds(cmd, &f.bounds)
 	return cmd
 }
 
-// writeExplanation writes an explanation. Without a rule for any of the descriptors it fails with
-// exitNone; with expected rules, only when others are met.
-func writeExplanation(cmd *cobra.Command, output string, answer *adminv1.ExplainResponse, text string, expected []string) error {
-	if got, want := len(expected), len(answer.GetDescriptors()); got > 0 && got != want { // before any output
-		return usage("--expect-rule: is given %d times, must be given once for each of %s", got, count(want, "descriptor"))
-	}
-	if err := writeAnswer(cmd.OutOrStdout(), output, answer, text); err != nil {
+// explainRemote asks a running sidecar to explain descriptors.
+func (f *matchFlags) explainRemote(cmd *cobra.Command, domain string, args []string) error {
+	all, err := parseDescriptors(args, &f.hits)
+	if err != nil {
 		return err
 	}
-	if len(expected) > 0 {
-		return unexpected(answer, expected)
+	answer, err := ask(cmd, f.server, adminv1.AdminServiceClient.Explain, &adminv1.ExplainRequest{Domain: domain, Descriptors: all})
+	if err != nil {
+		return err
+	}
+	return f.write(cmd, answer, render.ExplanationText(domain, answer, true))
+}
+
+// explainFiles explains descriptors by the rules of files.
+func (f *matchFlags) explainFiles(cmd *cobra.Command, args []string) error {
+	before := 2 // at least one path, and the domain
+	if f.settings != "" {
+		before = 1
+	}
+	if len(args) <= before {
+		return usage("%s: got %s, must be PATH… DOMAIN DESCRIPTOR…", cmd.Name(), count(len(args), "argument"))
+	}
+	first := len(args) - 1 // of the descriptors
+	for first > before && strings.Contains(args[first-1], "=") {
+		first--
+	}
+	paths, domain := args[:first-1], args[first-1]
+	all, err := parseDescriptors(args[first:], &f.hits)
+	if err != nil {
+		return err
+	}
+	rules, _, _, err := loadRules(paths, f.settings, f.bounds)
+	if err != nil {
+		return err
+	}
+	answer, err := explainIdle(cmd.Context(), rules, &adminv1.ExplainRequest{Domain: domain, Descriptors: all})
+	if err != nil {
+		return usage("%w", err)
+	}
+	return f.write(cmd, answer, render.ExplanationText(domain, answer, false))
+}
+
+// write writes an explanation. Without a rule for any of the descriptors it fails with
+// exitNone; with expected rules, only when others are met.
+func (f *matchFlags) write(cmd *cobra.Command, answer *adminv1.ExplainResponse, text string) error {
+	if got, want := len(f.expected), len(answer.GetDescriptors()); got > 0 && got != want { // before any output
+		return usage("--expect-rule: is given %d times, must be given once for each of %s", got, count(want, "descriptor"))
+	}
+	if err := writeAnswer(cmd.OutOrStdout(), f.output, answer, text); err != nil {
+		return err
+	}
+	if len(f.expected) > 0 {
+		return unexpected(answer, f.expected)
 	}
 	if !slices.ContainsFunc(answer.GetDescriptors(), (*adminv1.DescriptorExplanation).GetMatched) {
 		return reported(exitNone)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/term"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -19,6 +20,18 @@ const (
 	outputText = "text"
 	outputJSON = "json"
 )
+
+// addOutput adds the flag of the form of output to a command without a PreRunE, which then refuses
+// other forms than text and JSON.
+func addOutput(cmd *cobra.Command, to *string, about string) {
+	cmd.Flags().StringVar(to, "output", outputText, about)
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if err := outputFormat(*to); err != nil {
+			return usage("%w", err)
+		}
+		return nil
+	}
+}
 
 // outputFormat accepts a form of output.
 func outputFormat(name string) error {

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/weirproxy/weir/internal/admin/render"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -20,9 +20,48 @@ const defaultServer = "127.0.0.1:8082"
 // answerTimeout is the time for one call.
 const answerTimeout = 10 * time.Second
 
+// remote is the flags of a command that asks a running sidecar.
+type remote struct{ server, output string }
+
+// add adds the flags that say which sidecar to ask.
+func (c *remote) add(cmd *cobra.Command) { addServer(cmd, &c.server) }
+
+// addOutput adds the flag of the form of output.
+func (c *remote) addOutput(cmd *cobra.Command) { addOutput(cmd, &c.output, "text|json") }
+
+// method is a method of the admin service.
+type method[Q, A proto.Message] func(adminv1.AdminServiceClient, context.Context, Q, ...grpc.CallOption) (A, error)
+
+// show makes one call to the admin service and writes the answer: as JSON, or as the text of it.
+func show[Q, A proto.Message](cmd *cobra.Command, c *remote, call method[Q, A], request Q, text func(A) string) error {
+	answer, err := ask(cmd, c.server, call, request)
+	if err != nil {
+		return err
+	}
+	return writeAnswer(cmd.OutOrStdout(), c.output, answer, text(answer))
+}
+
+// ask makes one call to the admin service and returns the answer.
+func ask[Q, A proto.Message](cmd *cobra.Command, server string, call method[Q, A], request Q) (A, error) {
+	var none A
+	conn, err := connect(cmd, server)
+	if err != nil {
+		return none, err
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(cmd.Context(), answerTimeout)
+	defer cancel()
+	answer, err := call(adminv1.NewAdminServiceClient(conn), ctx, request)
+	if err != nil {
+		s := status.Convert(err)
+		return none, fmt.Errorf("%s: %s: %s", server, s.Code(), s.Message())
+	}
+	return answer, nil
+}
+
 // newReset returns the command that forgets counts of a running sidecar.
 func newReset() *cobra.Command {
-	var server, output string
+	var c remote
 	cmd := &cobra.Command{
 		Use:   "reset [--server ADDRESS] DOMAIN KEY=VALUE[,KEY=VALUE…]",
 		Short: "Make a running sidecar forget the counts of a descriptor",
@@ -31,46 +70,22 @@ func newReset() *cobra.Command {
 ` + entriesHelp,
 		Args: arguments(2, -1, "DOMAIN DESCRIPTOR…"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := outputFormat(output); err != nil {
-				return usage("%w", err)
-			}
 			all, err := parseDescriptors(args[1:], nil)
 			if err != nil {
 				return err
 			}
-			answer, err := ask(cmd, server, func(ctx context.Context, c adminv1.AdminServiceClient) (*adminv1.ResetResponse, error) {
-				return c.Reset(ctx, &adminv1.ResetRequest{Domain: args[0], Descriptors: all})
-			})
-			if err != nil {
-				return err
-			}
-			return writeAnswer(cmd.OutOrStdout(), output, answer, resetText(answer))
+			return show(cmd, &c, adminv1.AdminServiceClient.Reset, &adminv1.ResetRequest{Domain: args[0], Descriptors: all}, resetText)
 		},
 	}
-	addServer(cmd, &server)
-	cmd.Flags().StringVar(&output, "output", outputText, "text|json")
+	c.add(cmd)
+	c.addOutput(cmd)
 	return cmd
 }
 
-// addServer adds the flag that says which sidecar to ask.
+// addServer adds the flags that say which sidecar to ask.
 func addServer(cmd *cobra.Command, server *string) {
 	cmd.Flags().StringVar(server, "server", defaultServer, "`address` of the admin service, host:port; the port is needed")
 	addAccess(cmd)
-}
-
-// explain asks a running sidecar to explain descriptors.
-func explain(cmd *cobra.Command, server, domain string, args []string, hits uint32, output string, expected []string) error {
-	all, err := parseDescriptors(args, &hits)
-	if err != nil {
-		return err
-	}
-	answer, err := ask(cmd, server, func(ctx context.Context, c adminv1.AdminServiceClient) (*adminv1.ExplainResponse, error) {
-		return c.Explain(ctx, &adminv1.ExplainRequest{Domain: domain, Descriptors: all})
-	})
-	if err != nil {
-		return err
-	}
-	return writeExplanation(cmd, output, answer, render.ExplanationText(domain, answer, true), expected)
 }
 
 // parseDescriptors reads descriptors as the command line has them.
@@ -88,24 +103,6 @@ func parseDescriptors(args []string, hits *uint32) ([]*adminv1.Descriptor, error
 		all = append(all, d)
 	}
 	return all, nil
-}
-
-// ask makes one call to the admin service and returns the answer.
-func ask[M proto.Message](cmd *cobra.Command, server string, call func(context.Context, adminv1.AdminServiceClient) (M, error)) (M, error) {
-	var none M
-	conn, err := connect(cmd, server)
-	if err != nil {
-		return none, err
-	}
-	defer func() { _ = conn.Close() }()
-	ctx, cancel := context.WithTimeout(cmd.Context(), answerTimeout)
-	defer cancel()
-	answer, err := call(ctx, adminv1.NewAdminServiceClient(conn))
-	if err != nil {
-		s := status.Convert(err)
-		return none, fmt.Errorf("%s: %s: %s", server, s.Code(), s.Message())
-	}
-	return answer, nil
 }
 
 // resetText returns the answer to a reset as text for people.

@@ -51,25 +51,7 @@ header wins over --limit and --period.`,
 			if err := r.complete(cmd.Flags().Changed, algorithm, output, header); err != nil {
 				return err
 			}
-			in := cmd.InOrStdin()
-			if len(args) == 1 && args[0] != "-" {
-				file, err := os.Open(args[0])
-				if err != nil {
-					return err
-				}
-				defer func() { _ = file.Close() }() // nothing was written
-				in = file
-			}
-			err := r.run(in, cmd.OutOrStdout(), header)
-			if r.never > 0 && !r.json {
-				cmd.PrintErrf("%s never: more hits than the limit ever has\n", count(r.never, "request"))
-			}
-			if err == nil && r.coarse() {
-				cmd.PrintErrf("note: %d hits in %d time units are more than one per unit, and not a whole number per unit: "+
-					"the formula then finds tokens again and again at one instant; timestamps in a smaller --time-unit avoid that\n",
-					r.limit.Requests, r.limit.Period/r.tick)
-			}
-			return err
+			return r.replay(cmd, args, header)
 		},
 	}
 	flags := cmd.Flags()
@@ -84,6 +66,29 @@ header wins over --limit and --period.`,
 	flags.BoolVar(&header, "header", false, "the first three lines give limit, period and number of requests")
 	flags.StringVar(&output, "output", outputText, "text|json")
 	return cmd
+}
+
+// replay runs over the requests of the file, or of standard input, and writes notes about them.
+func (r *replay) replay(cmd *cobra.Command, args []string, header bool) error {
+	in := cmd.InOrStdin()
+	if len(args) == 1 && args[0] != "-" {
+		file, err := os.Open(args[0])
+		if err != nil {
+			return err
+		}
+		defer func() { _ = file.Close() }() // nothing was written
+		in = file
+	}
+	err := r.run(in, cmd.OutOrStdout(), header)
+	if r.never > 0 && !r.json {
+		cmd.PrintErrf("%s never: more hits than the limit ever has\n", count(r.never, "request"))
+	}
+	if err == nil && r.coarse() {
+		cmd.PrintErrf("note: %d hits in %d time units are more than one per unit, and not a whole number per unit: "+
+			"the formula then finds tokens again and again at one instant; timestamps in a smaller --time-unit avoid that\n",
+			r.limit.Requests, r.limit.Period/r.tick)
+	}
+	return err
 }
 
 // complete takes the flags that r does not hold itself. The error has every mistake in the flags.

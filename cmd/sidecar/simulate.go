@@ -14,13 +14,18 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
+// simulateFlags is the flags of simulate.
+type simulateFlags struct {
+	rules, against []string
+	bounds         ruleBounds
+	output         string
+	maxKeys        int
+	maxDenied      percentage
+}
+
 // newSimulate returns the command that decides recorded requests under other rules.
 func newSimulate() *cobra.Command {
-	var rules, against []string
-	var bounds ruleBounds
-	var output string
-	var maxKeys int
-	var maxDenied percentage
+	var f simulateFlags
 	cmd := &cobra.Command{
 		Use:   "simulate --rules PATH [--against PATH] [--max-denied PERCENT] TRAFFIC…",
 		Short: "Decide recorded requests under other rules, and say who would be denied",
@@ -34,63 +39,64 @@ requests count that pass under its rules.`,
 		Example: `  sidecar simulate --rules new.yaml --against rules/ --max-denied 0.5% /var/lib/weir-record
   zstdcat traffic.jsonl.zst | sidecar simulate --rules new.yaml -`,
 		Args: arguments(1, -1, "TRAFFIC…: files or directories of recorded requests, or - for standard input"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := outputFormat(output); err != nil {
-				return usage("%w", err)
-			}
-			if len(rules) == 0 {
-				return usage("--rules: is missing, must be a rule file or directory")
-			}
-			o := simulate.Options{MaxKeys: maxKeys}
-			var err error
-			if o.Rules, _, _, err = loadRules(rules, "", bounds); err != nil {
-				return err
-			}
-			if len(against) > 0 {
-				if o.Against, _, _, err = loadRules(against, "", bounds); err != nil {
-					return err
-				}
-			}
-			s, err := simulate.New(o)
-			if err != nil {
-				return usage("%w", err)
-			}
-			defer s.Close()
-			if err := readTraffic(cmd, args, s.Decide); err != nil {
-				return err
-			}
-			r := s.Result()
-			if output == outputJSON {
-				err = writeJSON(cmd.OutOrStdout(), r)
-			} else {
-				err = writeSimulation(cmd.OutOrStdout(), &r, len(against) > 0)
-			}
-			if err != nil || !maxDenied.given {
-				return err
-			}
-			excess := r.Exceeds(maxDenied.part)
-			denied := "denied"
-			if len(against) > 0 {
-				denied = "newly denied" // other denials do not count
-			}
-			for _, e := range excess {
-				cmd.PrintErrf("%s: %s of the requests are %s, more than --max-denied %s\n", e.Where, percent(e.Part), denied, maxDenied.String())
-			}
-			if len(excess) > 0 {
-				return reported(exitNone)
-			}
-			return nil
-		},
+		RunE: f.simulate,
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringArrayVar(&rules, "rules", nil, "rule `path`, a file or directory; repeatable")
-	flags.StringArrayVar(&against, "against", nil, "rule `path` of the rules to compare with; repeatable")
-	flags.Var(&maxDenied, "max-denied", "largest `percentage` of denied requests, such as 0.5%")
-	flags.IntVar(&maxKeys, "max-keys", memstore.DefaultMaxKeys, "as of serve: most places for keys in memory")
-	flags.StringVar(&output, "output", outputText, "text|json")
-	addBounds(cmd, &bounds)
+	flags.StringArrayVar(&f.rules, "rules", nil, "rule `path`, a file or directory; repeatable")
+	flags.StringArrayVar(&f.against, "against", nil, "rule `path` of the rules to compare with; repeatable")
+	flags.Var(&f.maxDenied, "max-denied", "largest `percentage` of denied requests, such as 0.5%")
+	flags.IntVar(&f.maxKeys, "max-keys", memstore.DefaultMaxKeys, "as of serve: most places for keys in memory")
+	addOutput(cmd, &f.output, "text|json")
+	addBounds(cmd, &f.bounds)
 	return cmd
+}
+
+// simulate decides the requests of the arguments, and writes the result.
+func (f *simulateFlags) simulate(cmd *cobra.Command, args []string) error {
+	if len(f.rules) == 0 {
+		return usage("--rules: is missing, must be a rule file or directory")
+	}
+	o := simulate.Options{MaxKeys: f.maxKeys}
+	var err error
+	if o.Rules, _, _, err = loadRules(f.rules, "", f.bounds); err != nil {
+		return err
+	}
+	compared := len(f.against) > 0
+	if compared {
+		if o.Against, _, _, err = loadRules(f.against, "", f.bounds); err != nil {
+			return err
+		}
+	}
+	s, err := simulate.New(o)
+	if err != nil {
+		return usage("%w", err)
+	}
+	defer s.Close()
+	if err := readTraffic(cmd, args, s.Decide); err != nil {
+		return err
+	}
+	r := s.Result()
+	if f.output == outputJSON {
+		err = writeJSON(cmd.OutOrStdout(), r)
+	} else {
+		err = writeSimulation(cmd.OutOrStdout(), &r, compared)
+	}
+	if err != nil || !f.maxDenied.given {
+		return err
+	}
+	denied := "denied"
+	if compared {
+		denied = "newly denied" // other denials do not count
+	}
+	excess := r.Exceeds(f.maxDenied.part)
+	for _, e := range excess {
+		cmd.PrintErrf("%s: %s of the requests are %s, more than --max-denied %s\n", e.Where, percent(e.Part), denied, f.maxDenied.String())
+	}
+	if len(excess) > 0 {
+		return reported(exitNone)
+	}
+	return nil
 }
 
 // trafficHelp describes the arguments that are traffic.

@@ -18,13 +18,18 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
+// suggestFlags is the flags of suggest.
+type suggestFlags struct {
+	rules        []string
+	bounds       ruleBounds
+	output, unit string
+	maxKeys      int
+	deny, keys   percentage
+}
+
 // newSuggest returns the command that says which limits would deny little.
 func newSuggest() *cobra.Command {
-	var rules []string
-	var bounds ruleBounds
-	var output, unit string
-	var maxKeys int
-	deny, keys := percentage{part: 0.001, given: true}, percentage{part: 0.999, given: true}
+	f := suggestFlags{deny: percentage{part: 0.001, given: true}, keys: percentage{part: 0.999, given: true}}
 	cmd := &cobra.Command{
 		Use:   "suggest [--rules PATH] [--deny PERCENT] [--keys PERCENT] TRAFFIC…",
 		Short: "Say which limits would deny little of recorded requests",
@@ -38,48 +43,48 @@ read only once, and are not decided anew.
 ` + trafficHelp,
 		Example: `  sidecar suggest --rules rules/ /var/lib/weir-record`,
 		Args:    arguments(1, -1, "TRAFFIC…: files or directories of recorded requests, or - for standard input"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			goal := suggest.Goal{Deny: deny.part, Keys: keys.part}
-			if err := outputFormat(output); err != nil {
-				return usage("%w", err)
-			}
-			var known bool
-			if goal.Unit, known = descriptors.ParseUnit(unit); !known || goal.Unit > descriptors.Day {
-				return usage("--unit: %q: must be second, minute, hour or day", unit)
-			}
-			if maxKeys < 1 {
-				return usage("--max-keys: %d: must be at least 1", maxKeys)
-			}
-			o := suggest.Options{MaxKeys: maxKeys}
-			if len(rules) > 0 {
-				var err error
-				if o.Rules, _, _, err = loadRules(rules, "", bounds); err != nil {
-					return err
-				}
-			}
-			c := suggest.New(o)
-			if err := readTraffic(cmd, args, c.Add); err != nil {
-				return err
-			}
-			r := c.Result(goal)
-			if readTwice(args) {
-				if err := checkSuggestion(cmd, args, r, goal); err != nil {
-					return err
-				}
-			}
-			return writeSuggestion(cmd.OutOrStdout(), r, goal, output)
-		},
+		RunE:    f.suggest,
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringArrayVar(&rules, "rules", nil, "rule `path` of the rules in force, a file or directory; repeatable")
-	flags.Var(&deny, "deny", "largest `percentage` of hits that a limit may deny")
-	flags.Var(&keys, "keys", "smallest `percentage` of keys that a limit never denies")
-	flags.StringVar(&unit, "unit", "minute", "`unit` of limits without a rule: second, minute, hour or day")
-	flags.IntVar(&maxKeys, "max-keys", suggest.DefaultMaxKeys, "most keys that are counted, of about 300 bytes each")
-	flags.StringVar(&output, "output", outputText, "text|json; the text is YAML")
-	addBounds(cmd, &bounds)
+	flags.StringArrayVar(&f.rules, "rules", nil, "rule `path` of the rules in force, a file or directory; repeatable")
+	flags.Var(&f.deny, "deny", "largest `percentage` of hits that a limit may deny")
+	flags.Var(&f.keys, "keys", "smallest `percentage` of keys that a limit never denies")
+	flags.StringVar(&f.unit, "unit", "minute", "`unit` of limits without a rule: second, minute, hour or day")
+	flags.IntVar(&f.maxKeys, "max-keys", suggest.DefaultMaxKeys, "most keys that are counted, of about 300 bytes each")
+	addOutput(cmd, &f.output, "text|json; the text is YAML")
+	addBounds(cmd, &f.bounds)
 	return cmd
+}
+
+// suggest reads the requests of the arguments, and writes the limits.
+func (f *suggestFlags) suggest(cmd *cobra.Command, args []string) error {
+	goal := suggest.Goal{Deny: f.deny.part, Keys: f.keys.part}
+	var known bool
+	if goal.Unit, known = descriptors.ParseUnit(f.unit); !known || goal.Unit > descriptors.Day {
+		return usage("--unit: %q: must be second, minute, hour or day", f.unit)
+	}
+	if f.maxKeys < 1 {
+		return usage("--max-keys: %d: must be at least 1", f.maxKeys)
+	}
+	o := suggest.Options{MaxKeys: f.maxKeys}
+	if len(f.rules) > 0 {
+		var err error
+		if o.Rules, _, _, err = loadRules(f.rules, "", f.bounds); err != nil {
+			return err
+		}
+	}
+	c := suggest.New(o)
+	if err := readTraffic(cmd, args, c.Add); err != nil {
+		return err
+	}
+	r := c.Result(goal)
+	if readTwice(args) {
+		if err := checkSuggestion(cmd, args, r, goal); err != nil {
+			return err
+		}
+	}
+	return writeSuggestion(cmd.OutOrStdout(), r, goal, f.output)
 }
 
 // readTwice reports whether traffic can be read twice: it is in files and directories.

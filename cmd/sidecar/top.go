@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -27,11 +26,11 @@ func topOrders() map[string]adminv1.TopOrder {
 // newTop returns the command that shows the keys with the most hits.
 func newTop() *cobra.Command {
 	var (
-		server, output, by string
-		request            adminv1.ListTopKeysRequest
-		window             time.Duration
-		every              time.Duration
-		once               bool
+		c             remote
+		by            string
+		request       adminv1.ListTopKeysRequest
+		window, every time.Duration
+		once          bool
 	)
 	cmd := &cobra.Command{
 		Use:   "top [--server ADDRESS] [--by hits|denied|used]",
@@ -45,9 +44,6 @@ key. DENIED has the hits that only a limit in shadow mode denied, too. USED, LEF
   sidecar top --by denied --window 10m --domain shop`,
 		Args: arguments(0, 0, "none"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := outputFormat(output); err != nil {
-				return usage("%w", err)
-			}
 			order, ok := topOrders()[by]
 			if !ok {
 				return usage("--by: %q: must be hits, denied or used", by)
@@ -59,13 +55,13 @@ key. DENIED has the hits that only a limit in shadow mode denied, too. USED, LEF
 				return usage("--every: %v: must be at least 100ms", every)
 			}
 			request.Order, request.Window = order, durationpb.New(window)
-			if once || output == outputJSON || !isTerminal(cmd.OutOrStdout()) {
-				return writeTop(cmd, server, output, &request, func(text string) string { return text })
+			if once || c.output == outputJSON || !isTerminal(cmd.OutOrStdout()) {
+				return show(cmd, &c, adminv1.AdminServiceClient.ListTopKeys, &request, render.TopText)
 			}
-			return redrawTop(cmd, server, &request, every)
+			return redrawTop(cmd, &c, &request, every)
 		},
 	}
-	addServer(cmd, &server)
+	c.add(cmd)
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.StringVar(&by, "by", "hits", "order of the keys: hits|denied|used")
@@ -75,19 +71,8 @@ key. DENIED has the hits that only a limit in shadow mode denied, too. USED, LEF
 	flags.Uint32Var(&request.Most, "most", 20, "show at most this `number` of keys, 1 to 1000")
 	flags.DurationVar(&every, "every", 2*time.Second, "`time` between two tables")
 	flags.BoolVar(&once, "once", false, "write one table, without control characters")
-	flags.StringVar(&output, "output", outputText, "text|json")
+	c.addOutput(cmd)
 	return cmd
-}
-
-// writeTop writes the top keys of a running sidecar once, as show makes them of the table.
-func writeTop(cmd *cobra.Command, server, output string, request *adminv1.ListTopKeysRequest, show func(table string) string) error {
-	answer, err := ask(cmd, server, func(ctx context.Context, c adminv1.AdminServiceClient) (*adminv1.ListTopKeysResponse, error) {
-		return c.ListTopKeys(ctx, request)
-	})
-	if err != nil {
-		return err
-	}
-	return writeAnswer(cmd.OutOrStdout(), output, answer, show(render.TopText(answer)))
 }
 
 // clearScreen moves to the upper left corner and clears the screen.
@@ -95,8 +80,9 @@ const clearScreen = "\x1b[H\x1b[2J"
 
 // redrawTop draws the top keys again and again, until the command's context ends. A sidecar that
 // answers no more is a line of text.
-func redrawTop(cmd *cobra.Command, server string, request *adminv1.ListTopKeysRequest, every time.Duration) error {
-	show := func(table string) string {
+func redrawTop(cmd *cobra.Command, c *remote, request *adminv1.ListTopKeysRequest, every time.Duration) error {
+	fitted := func(answer *adminv1.ListTopKeysResponse) string {
+		table := render.TopText(answer)
 		if f, ok := cmd.OutOrStdout().(*os.File); ok {
 			if columns, rows, err := term.GetSize(int(f.Fd())); err == nil { // anew each time: a window changes
 				table = fit(table, columns, rows)
@@ -107,7 +93,7 @@ func redrawTop(cmd *cobra.Command, server string, request *adminv1.ListTopKeysRe
 	ticks := time.NewTicker(every)
 	defer ticks.Stop()
 	for first := true; ; first = false {
-		if err := writeTop(cmd, server, outputText, request, show); err != nil {
+		if err := show(cmd, c, adminv1.AdminServiceClient.ListTopKeys, request, fitted); err != nil {
 			if first || cmd.Context().Err() != nil {
 				return err
 			}

@@ -44,9 +44,6 @@ slows nobody: requests that this command cannot read in time are lost, and it pr
   sidecar watch --outcome over_limit --count 100 --output json`,
 		Args: arguments(0, 2, "none, DOMAIN, or DOMAIN DESCRIPTOR"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := outputFormat(f.output); err != nil {
-				return usage("%w", err)
-			}
 			request, err := f.request(args)
 			if err != nil {
 				return usage("%w", err)
@@ -63,7 +60,7 @@ slows nobody: requests that this command cannot read in time are lost, and it pr
 	flags.StringVar(&f.rule, "rule", "", "only descriptors of the rule with this `path`, such as path=/search,client_id")
 	flags.StringSliceVar(&f.outcomes, "outcome", nil, "only descriptors with one of these: "+strings.Join(render.OutcomeNames(), ", "))
 	flags.Uint32Var(&f.oneIn, "one-in", 1, "of the chosen requests only one in this `number`, by chance")
-	flags.StringVar(&f.output, "output", outputText, "text|json; json is a line for each request")
+	addOutput(cmd, &f.output, "text|json; json is a line for each request")
 	return cmd
 }
 

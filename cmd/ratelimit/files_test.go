@@ -128,10 +128,7 @@ func TestRuleFilesAreFoundInEveryLayoutInUse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
 			lay(t, root, test.files)
-			l, _, err := load(t, root, test.environment...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := must.First(load(t, root, test.environment...))(t)
 			must.Match(t, "limits in force", test.want, inForce(l))
 		})
 	}
@@ -154,10 +151,7 @@ func TestMergedFilesAreInTheOrderOfTheirNames(t *testing.T) {
 		"config/a.yaml":   "domain: d\ndescriptors:\n- {key: k, value: fo*, rate_limit: {unit: hour, requests_per_unit: 1}}\n",
 		"config/a/x.yaml": "domain: d\ndescriptors:\n- {key: k, value: f*, rate_limit: {unit: hour, requests_per_unit: 0}}\n",
 	})
-	l, _, err := load(t, root, "MERGE_DOMAIN_CONFIG=true")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.First(load(t, root, "MERGE_DOMAIN_CONFIG=true"))(t)
 	rule := l.Rules().Domain("d").Match([]descriptors.Entry{{Key: "k", Value: "foobar"}})
 	if rule == nil || rule.Limits[0].Requests != 0 {
 		t.Errorf("foobar meets %+v, want that of a/x.yaml", rule)
@@ -206,10 +200,7 @@ func TestATableBesideRuleFilesIsNoRuleFile(t *testing.T) {
 		"config/deep/rules": "domain: shop\ndescriptors:\n- {key: k, rate_limit: {table: t.csv, unit: hour, requests_per_unit: 1}}\n",
 		"config/deep/t.csv": "gold,50\n", "config/deep/unused.csv": "not a table\n",
 	})
-	l, _, err := load(t, root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.First(load(t, root))(t)
 	result, err := l.Allow(t.Context(), "shop", limiter.Entry{Key: "k", Value: "gold"})
 	if err != nil || result.Limit != 50 || result.Remaining != 49 {
 		t.Errorf("got %+v, %v; want the 50 of the table", result, err)

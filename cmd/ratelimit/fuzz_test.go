@@ -32,16 +32,14 @@ type workshop struct {
 
 func newWorkshop(tb testing.TB) *workshop {
 	tb.Helper()
-	rules, _, err := descriptors.Load([]descriptors.Source{{Name: "r", Data: []byte(rules("d", "k", 1))}}, descriptors.Options{})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	rules := must.First(descriptors.Load([]descriptors.Source{{Name: "r", Data: []byte(rules("d", "k", 1))}}, descriptors.Options{}))(tb)
 	world := must.Get(lab.New(rules, limiter.Options{}, memstore.Options{MaxKeys: 10}))(tb)
 	tb.Cleanup(world.Close)
 	w := &workshop{limiter: world.Limiter, logger: slog.New(slog.DiscardHandler)}
 	registry := prometheus.NewRegistry()
 	service := must.Get(server.New(server.Options{Limiter: w.limiter, Logger: w.logger, Registry: registry}))(tb)
 	tb.Cleanup(service.Close)
+	var err error
 	if w.pages, err = admin.New(admin.Options{Limiter: w.limiter, Logger: w.logger, Registry: registry, Service: service}); err != nil {
 		tb.Fatal(err)
 	}

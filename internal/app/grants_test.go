@@ -37,12 +37,9 @@ func TestAGrantCountsAtOnceBeforeRedis(t *testing.T) {
 				defer stores.Close()
 				must.Do(t, stores.Unfit(t.Context()))
 				l := must.Get(limiter.New(stores.Store, limiter.Options{Leased: leases, Now: time.Now}))(t)
-				rules, _, err := descriptors.Load([]descriptors.Source{{Name: "rules.yaml", Data: []byte(
+				rules := must.First(descriptors.Load([]descriptors.Source{{Name: "rules.yaml", Data: []byte(
 					"domain: edge\ndescriptors: [{key: tenant, rate_limit: {algorithm: " + algorithm + ", unit: day, requests_per_unit: 1000, count_rejected: false}}]",
-				)}}, descriptors.Options{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				)}}, descriptors.Options{}))(t)
 				l.SetRules(rules)
 				var v limiter.Verdict
 				admits := func(hits int) (n int) {

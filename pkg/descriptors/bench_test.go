@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // benchmarkRules is rules of which one matches entries that are depth deep.
@@ -79,10 +81,7 @@ func BenchmarkLoad(b *testing.B) {
 	b.SetBytes(int64(len(data)))
 	b.ReportAllocs()
 	for b.Loop() {
-		rules, _, err := Load([]Source{{Data: data}}, Options{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		rules := must.First(Load([]Source{{Data: data}}, Options{}))(b)
 		_ = rules.Hash() // as a reload does
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
@@ -303,10 +304,7 @@ descriptors:
     rate_limits: [{unit: second, requests_per_unit: 1}, {unit: day, requests_per_unit: 1}]
 `
 	for _, original := range []bool{false, true} {
-		r, _, err := Load([]Source{{Name: "x", Data: []byte(document)}}, Options{OriginalKeys: original})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must.First(Load([]Source{{Name: "x", Data: []byte(document)}}, Options{OriginalKeys: original}))(t)
 		for key, want := range map[string]bool{"one": true, "two": !original} {
 			entries := []Entry{{key, "v"}}
 			rule := r.Domain("d").Match(entries)

@@ -214,10 +214,7 @@ descriptors:
 - {key: c, rate_limit: {unit: second, requests_per_unit: 1, algorithm: token_bucket}}
 `
 	for _, drop := range []bool{false, true} {
-		rules, _, err := Load(sources(document), Options{DropRejected: drop})
-		if err != nil {
-			t.Fatal(err)
-		}
+		rules := must.First(Load(sources(document), Options{DropRejected: drop}))(t)
 		var got []bool
 		for _, r := range rules.All() {
 			got = append(got, r.Limits[0].CountRejected)

@@ -15,10 +15,7 @@ func hashOf(t *testing.T, o Options, documents ...string) string {
 	for i, d := range documents {
 		sources = append(sources, Source{Name: string(rune('a'+i)) + ".yaml", Data: []byte(d)})
 	}
-	rules, _, err := Load(sources, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := must.First(Load(sources, o))(t)
 	return rules.Hash()
 }
 
@@ -202,10 +199,7 @@ func TestADomainWithoutRulesIsAChange(t *testing.T) {
 		for i, d := range documents {
 			sources = append(sources, Source{Name: string(rune('a'+i)) + ".yaml", Data: []byte(d)})
 		}
-		rules, _, err := Load(sources, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		rules := must.First(Load(sources, Options{}))(t)
 		return rules
 	}
 	with, without := load(hashed, "domain: empty\n"), load(hashed)

@@ -20,10 +20,7 @@ descriptors:
 `
 
 func TestNearestSaysWhereTheSearchEnded(t *testing.T) {
-	rules, _, err := Load([]Source{{Name: "r.yaml", Data: []byte(nearestRules)}}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := load(t, nearestRules)
 	for _, c := range []struct {
 		entries string
 		rule    string
@@ -68,10 +65,7 @@ func TestNearestAmongManyValuesIsBounded(t *testing.T) {
 	for i := range 5000 {
 		fmt.Fprintf(&b, "- {key: path, value: /p%d, rate_limit: {unit: second, requests_per_unit: 1}}\n", i)
 	}
-	rules, _, err := Load([]Source{{Name: "r.yaml", Data: []byte(b.String())}}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := load(t, b.String())
 	for _, value := range []string{"/P4321", "/p4321/", "/p4321?q=1", " /p4321"} {
 		m := rules.Domain("edge").Nearest([]Entry{{"path", value}})
 		if len(m.Beside) != MaxBeside || m.Beside[0] != "path=/p4321" || !m.More {
@@ -79,10 +73,7 @@ func TestNearestAmongManyValuesIsBounded(t *testing.T) {
 		}
 	}
 	long := strings.Repeat("ü", 1000)
-	rules, _, err = Load([]Source{{Name: "r.yaml", Data: []byte("domain: " + long + "\ndescriptors: [{key: k, value: " + long + ", rate_limit: {unit: second, requests_per_unit: 1}}]\n")}}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules = load(t, "domain: "+long+"\ndescriptors: [{key: k, value: "+long+", rate_limit: {unit: second, requests_per_unit: 1}}]\n")
 	m := rules.Domain(long).Nearest([]Entry{{"k", strings.Repeat("x", 1<<20)}})
 	if text := m.String(); len(text) > 1000 || !strings.HasSuffix(text, "ü…") {
 		t.Errorf("got %d bytes %.300q; want a short text that ends in an ellipsis", len(text), text)

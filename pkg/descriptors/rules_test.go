@@ -162,14 +162,11 @@ func TestNoSourcesAreNoRules(t *testing.T) {
 }
 
 func TestDomainsAreSortedAndCaseSensitive(t *testing.T) {
-	rules, _, err := Load([]Source{
+	rules := must.First(Load([]Source{
 		{Name: "1.yaml", Data: []byte("domain: b\ndescriptors: [{key: x}]")},
 		{Name: "2.yaml", Data: []byte("domain: B\ndescriptors: [{key: y}]")},
 		{Name: "3.yaml", Data: []byte("domain: a\ndescriptors: [{key: z}]")},
-	}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, Options{}))(t)
 	var got []string
 	for _, d := range rules.Domains() {
 		got = append(got, d.Name+" "+rules.Domain(d.Name).File)

@@ -98,10 +98,7 @@ func TestGeneratedDocumentsMeanTheSameAsFiles(t *testing.T) {
 		{"key": "a", "value": 5, "rate_limit": {"requests_per_unit": 7, "period": "10s", "burst": 9}},
 		{"key": "b", "value": "yes", "shadow_mode": true, "rate_limits": [{"requests_per_unit": 7, "unit": "day"}]},
 		{"key": "c", "value": true, "metadata": {"<<": "plain", "yes": "no", "float": 1.5, "nil": null, "number": 1e3, "whole": 12, "list": [1, "2"]}}]}`
-	got, _, err := Load([]Source{{Name: "rules", Data: []byte(document), Generated: true}}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must.First(Load([]Source{{Name: "rules", Data: []byte(document), Generated: true}}, Options{}))(t)
 	want := load(t, `
 domain: edge
 defaults: {algorithm: token_bucket, count_rejected: true}

@@ -32,10 +32,7 @@ descriptors:
 
 func traceDomain(t *testing.T) *descriptors.Domain {
 	t.Helper()
-	rules, _, err := descriptors.Load([]descriptors.Source{{Name: "edge.yaml", Data: []byte(traced)}}, descriptors.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := must.First(descriptors.Load([]descriptors.Source{{Name: "edge.yaml", Data: []byte(traced)}}, descriptors.Options{}))(t)
 	return rules.Domain("edge")
 }
 

@@ -22,10 +22,7 @@ import (
 
 func load(tb testing.TB, document string) *descriptors.Rules {
 	tb.Helper()
-	rules, _, err := descriptors.Load([]descriptors.Source{{Name: "rules.yaml", Data: []byte(document)}}, descriptors.Options{})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	rules := must.First(descriptors.Load([]descriptors.Source{{Name: "rules.yaml", Data: []byte(document)}}, descriptors.Options{}))(tb)
 	return rules
 }
 

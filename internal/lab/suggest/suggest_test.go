@@ -235,10 +235,7 @@ func TestTablesStay(t *testing.T) {
 		Name: "rules/edge.yaml", Table: func(string) (*descriptors.Table, error) { return table, nil },
 		Data: []byte("domain: edge\ndescriptors:\n- {key: client, rate_limit: {table: tables/t.csv, unit: minute, requests_per_unit: 5}}\n"),
 	}
-	rules, _, err := descriptors.Load([]descriptors.Source{source}, descriptors.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := must.First(descriptors.Load([]descriptors.Source{source}, descriptors.Options{}))(t)
 	traffic := []*records.Record{record(0, 900, "client", "big"), record(0, 7, "client", "small")}
 	r, documents := suggestions(t, Options{Rules: rules}, Goal{Keys: 1, Unit: descriptors.Minute}, traffic)
 	if r.Skipped.Tabled != 1 || !strings.Contains(documents[0], "rate_limit: {table: tables/t.csv, unit: minute, requests_per_unit: 7}") {

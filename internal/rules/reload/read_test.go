@@ -72,10 +72,7 @@ func TestInlineRulesMeanTheSameInEveryFormat(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			file := filepath.Join(tree(t, map[string]string{test.name: test.content}), test.name)
 			sources := must.Get(reload.Files{}.Read(nil, file))(t)
-			rules, _, err := descriptors.Load(sources, descriptors.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			rules := must.First(descriptors.Load(sources, descriptors.Options{}))(t)
 			rule := rules.Domain("Edge").Match([]descriptors.Entry{{Key: "User", Value: "x"}})
 			if rule == nil || rule.Limits[0].Requests != 7 {
 				t.Fatalf("rule: got %+v, want 7 requests", rule)

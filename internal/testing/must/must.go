@@ -25,6 +25,9 @@ func Get[V any](v V, err error) func(testing.TB) V {
 	}
 }
 
+// First is Get for a call with two results and an error. The function returns the first result.
+func First[V, W any](v V, _ W, err error) func(testing.TB) V { return Get(v, err) }
+
 // Match reports the difference between two values, as cmp.Diff writes it, and goes on. what names
 // them.
 func Match(tb testing.TB, what string, want, got any, options ...cmp.Option) {

@@ -200,7 +200,6 @@ func (c *Conn) finishDrain() {
 // writes the output and closes the socket.
 func (c *Conn) Finished() bool { return c.drain.final && c.opened.open == 0 }
 
-// tickDrain begins and ends a drain in time.
 func (c *Conn) tickDrain() error {
 	d, o := &c.drain, &c.lane.options
 	if d.begun == 0 && c.passed(d.ageAt, 0) {
@@ -254,7 +253,6 @@ const (
 // the connection, which looks at all.
 const costWaiting = 64
 
-// spend adds points, and ends a connection that has too many.
 func (c *Conn) spend(points int64) error {
 	g := &c.guard
 	if elapsed := c.now - g.at; elapsed > guardEvery {

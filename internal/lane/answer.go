@@ -133,8 +133,8 @@ func (c *Conn) enqueue(s *stream, message []byte) error {
 
 // spoke ends a call that was answered with OK. s is nil for a call that has no stream.
 func (c *Conn) spoke(s *stream) {
-	c.answered++
-	c.replied++
+	c.replies.answered++
+	c.replies.replied++
 	c.alive.spoke = true
 	if s != nil {
 		c.closeStream(s)
@@ -198,7 +198,7 @@ func (c *Conn) sendStatus(id uint32, subtype string, http int, r *Reply, s *stre
 	}
 	if block, ok := c.encode(id, fields); ok {
 		c.out = c.appendBlock(c.out, id, block, true)
-		c.replied++
+		c.replies.replied++
 	}
 	if s != nil {
 		c.closeStream(s)
@@ -233,7 +233,6 @@ func (c *Conn) refuse(id uint32, subtype string, ended bool, r *refusal) {
 	}
 }
 
-// refuseStream is refuse for an open stream.
 func (c *Conn) refuseStream(s *stream, r *refusal) {
 	c.refuse(s.id, s.head.subtype, s.ended, r)
 	c.closeStream(s)
@@ -244,7 +243,6 @@ func appendField(b []byte, name, value string) []byte {
 	return appendString(appendString(append(b, 0), name), value)
 }
 
-// appendString appends a string without Huffman's code.
 func appendString(b []byte, text string) []byte {
 	const most = 1<<7 - 1 // of the first byte
 	n := len(text)

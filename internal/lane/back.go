@@ -159,7 +159,6 @@ func (b *Back) Data(id uint32, data []byte, end bool) {
 	b.flush(id, s)
 }
 
-// flush sends as much as the server's windows allow.
 func (b *Back) flush(id uint32, s *backStream) {
 	for !s.sent {
 		n := int(min(int64(len(s.queue)), b.sendWindow, s.sendWindow, int64(b.maxFrame)))

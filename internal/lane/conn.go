@@ -75,9 +75,11 @@ type Conn struct {
 	alive alive
 	drain drain
 
-	answered uint64
-	replied  uint64
+	replies replies
 }
+
+// replies counts responses, see Answered and Replied.
+type replies struct{ answered, replied uint64 }
 
 // input is the bytes of the client that have come.
 type input struct {
@@ -163,11 +165,11 @@ func (c *Conn) Streams() int { return c.opened.open }
 
 // Answered returns the calls that were answered with OK, and the streams of other methods that were
 // answered with DATA, in all.
-func (c *Conn) Answered() uint64 { return c.answered }
+func (c *Conn) Answered() uint64 { return c.replies.answered }
 
 // Replied returns the responses whose end has gone out, in all: with OK, with an error, and of
 // other methods.
-func (c *Conn) Replied() uint64 { return c.replied }
+func (c *Conn) Replied() uint64 { return c.replies.replied }
 
 // Memory of a stream with usual headers, beyond its message and response, in bytes.
 const streamBytes = 512
@@ -176,7 +178,8 @@ const streamBytes = 512
 // an upper estimate. Parts of frames, messages, headers, responses that wait, streams, and the
 // output count.
 func (c *Conn) Held() int {
-	return len(c.opened.byID)*streamBytes + c.opened.heads + c.opened.messages + c.opened.queued + len(c.input.partial) + len(c.input.block.bytes) + len(c.out)
+	held := len(c.opened.byID)*streamBytes + c.opened.heads + c.opened.messages + c.opened.queued
+	return held + len(c.input.partial) + len(c.input.block.bytes) + len(c.out)
 }
 
 // Close forgets the streams, and tells the Handler and the Foreign so. The other methods do nothing

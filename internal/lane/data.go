@@ -77,7 +77,6 @@ func (c *Conn) data(f frame, payload []byte) error {
 	return nil
 }
 
-// lateData takes DATA of a stream that is not open.
 func (c *Conn) lateData(f frame) error {
 	c.credit(f.length)
 	switch {
@@ -91,7 +90,6 @@ func (c *Conn) lateData(f frame) error {
 	return c.resetStream(f.stream, StreamClosed)
 }
 
-// endOfData takes the last DATA of a stream.
 func (c *Conn) endOfData(s *stream, payload []byte) error {
 	if s.head.length >= 0 && s.got != s.head.length { // trailers came too early
 		return c.resetStream(s.id, ProtocolError)
@@ -174,7 +172,6 @@ func (c *Conn) passMessage(s *stream, payload []byte) {
 	}
 }
 
-// complete ends the current message.
 func (m *message) complete() *refusal {
 	m.count++
 	m.have = 0

@@ -11,7 +11,6 @@ const (
 	maxBlockFactor   = 2  // times Options.MaxHeaderList, in bytes
 )
 
-// block is a header block that continues in the next frame.
 type block struct {
 	stream uint32 // 0: none
 	end    bool   // of the stream
@@ -69,7 +68,6 @@ func (c *Conn) continuation(f frame, payload []byte) error {
 	return err
 }
 
-// headerBlock takes a whole header block: of a new request, or of trailers.
 func (c *Conn) headerBlock(id uint32, end, self bool, block, rest []byte) (more int, err error) {
 	if id <= c.ids.last || c.drain.final {
 		return 0, c.lateBlock(id, end, block)

@@ -25,7 +25,6 @@ const maxTable = 4096
 
 const staticFields = 61
 
-// tables are the fixed tables of HPACK. The tables do not change after newTables.
 type tables struct {
 	static  [staticFields + 1]field // from 1 on
 	huffman huffman
@@ -45,7 +44,6 @@ func newTables() *tables {
 	return t
 }
 
-// fields is the result of decoding a header block.
 type fields struct {
 	list []field
 	text []byte // of decoded strings
@@ -108,7 +106,6 @@ func (d *decoder) decode(block []byte, to *fields) error {
 	return nil
 }
 
-// literal decodes a literal field: with indexing, without, or never to be indexed.
 func (d *decoder) literal(block []byte, to *fields) (rest []byte, err error) {
 	indexing := block[0]&0xc0 == 0x40
 	prefix := 4
@@ -360,7 +357,6 @@ func (h *huffman) next(bits uint64) (symbol byte, length int) {
 	return 0, 0
 }
 
-// kind is the meaning of a header field, by its name.
 type kind uint8
 
 const (
@@ -445,7 +441,6 @@ func validName(name []byte) bool {
 	return len(name) > 0
 }
 
-// validValue reports whether value has no control characters but tabs.
 func validValue(value []byte) bool {
 	for _, b := range value {
 		if b < ' ' && b != '\t' || b == 0x7f {

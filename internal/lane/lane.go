@@ -59,7 +59,7 @@ const (
 	MaxHeaderList    = 16 << 10         // bytes of the headers of a request, decoded, as RFC 9113 counts them. Envoy sends a few hundred
 	StreamWindow     = 64 << 10         // bytes that a client may send ahead on one stream
 	ConnWindow       = 1 << 20          // the same of all streams of a connection
-	MessageTimeout   = 10 * time.Second // from the headers of a stream to the end of its first message; of a frame to its end. Envoy sends both at once
+	MessageTimeout   = 10 * time.Second // from the headers of a stream to the end of its first message, and for a frame
 	ResponseTimeout  = 10 * time.Second // that a response waits for the client's window
 	KeepaliveTime    = time.Minute      // without a byte from the client, then it gets a PING
 	KeepaliveTimeout = 20 * time.Second // without a byte after that PING, then the connection ends

@@ -117,7 +117,6 @@ func (c *Conn) preface(chunk []byte) (n int, err error) {
 	return n, nil
 }
 
-// frame takes any frame but HEADERS.
 func (c *Conn) frame(f frame, payload []byte) error {
 	switch f.kind {
 	case frameData:

@@ -45,7 +45,6 @@ type refusal struct {
 	message string
 }
 
-// refused is a refusal with status 200 of HTTP, and a status of gRPC.
 func refused(code uint32, format string, args ...any) *refusal {
 	return &refusal{http: 200, code: code, message: fmt.Sprintf(format, args...)}
 }
@@ -59,7 +58,6 @@ const (
 	statusInternal          = 13
 )
 
-// baseContentType is the content-type of gRPC, alone or before a subtype.
 const baseContentType = "application/grpc"
 
 // reader turns decoded fields into a head, and notes mistakes in the order in which grpc-go looks
@@ -81,7 +79,6 @@ type reader struct {
 	head        head
 }
 
-// read returns the head of a request. foreign says that there is a Foreign.
 func (l *Lane) read(from *fields, foreign bool) head {
 	r := reader{lane: l}
 	r.head.length = -1
@@ -190,7 +187,6 @@ func (r *reader) check() *refusal {
 	return nil
 }
 
-// unknown is the answer for another method when nobody else serves it.
 func unknown(path string) *refusal {
 	name, ok := strings.CutPrefix(path, "/")
 	at := strings.LastIndex(name, "/")
@@ -241,7 +237,6 @@ func contentSubtype(value []byte) (subtype string, ok bool) {
 	return string(rest[1:]), true
 }
 
-// decodeBinary decodes the value of a key that ends in "-bin", with padding or without.
 func decodeBinary(value string) ([]byte, error) {
 	if len(value)%4 == 0 {
 		return base64.StdEncoding.DecodeString(value)

@@ -31,7 +31,6 @@ type stream struct {
 	since      int64  // instant from which on the queue waits, in Conn.waiting; 0: it does not
 }
 
-// streams are the streams of a connection. The zero value is empty.
 type streams struct {
 	byID       map[uint32]*stream
 	most       int // streams at once since the map was made
@@ -77,7 +76,6 @@ func (c *Conn) begin(id uint32, h *head, ended bool) *stream {
 	return s
 }
 
-// complete notes the end of the first message of a stream.
 func (c *Conn) complete(s *stream) {
 	if s.incomplete {
 		s.incomplete = false
@@ -137,7 +135,6 @@ func (c *Conn) abandon(s *stream, code Code) {
 	c.closeStream(s)
 }
 
-// resetStream ends a stream with RST_STREAM, open or not.
 func (c *Conn) resetStream(id uint32, code Code) error {
 	if s := c.opened.find(id); s != nil {
 		c.abandon(s, code)
@@ -157,7 +154,6 @@ func (c *Conn) sendReset(id uint32, code Code) {
 // ordinal is the position of a stream of the client among all that it may open.
 func ordinal(id uint32) uint32 { return (id + 1) / 2 }
 
-// markOpened notes that the client has opened a stream, with a larger number than all others.
 func (c *Conn) markOpened(id uint32) {
 	skipped := ordinal(id) - ordinal(c.ids.last)
 	c.ids.used = c.ids.used<<skipped | 1
@@ -168,7 +164,6 @@ func (c *Conn) markOpened(id uint32) {
 // wasQuit reports whether the machine has reset the stream, one of the last 64.
 func (c *Conn) wasQuit(id uint32) bool { return c.ids.quit>>(ordinal(c.ids.last)-ordinal(id))&1 != 0 }
 
-// idle reports whether the client has not yet opened the stream.
 func (c *Conn) idle(id uint32) bool { return id > c.ids.last || id&1 == 0 }
 
 func (c *Conn) beginForeign(id uint32, h *head, end bool) {

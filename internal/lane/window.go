@@ -77,8 +77,6 @@ func (c *Conn) flushAll() {
 	}
 }
 
-// flush sends the queue of a stream as far as the windows allow, and the end of the response behind
-// the queue.
 func (c *Conn) flush(s *stream) {
 	for {
 		left := len(s.queue) - s.sent
@@ -140,9 +138,9 @@ func (c *Conn) endResponse(s *stream) {
 		s.trailer = nil
 	}
 	if s.foreign {
-		c.replied++
+		c.replies.replied++
 		if s.answered {
-			c.answered++
+			c.replies.answered++
 		}
 	}
 	switch {

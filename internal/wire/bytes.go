@@ -109,7 +109,6 @@ func (b *Bytes) Admits(a *Account) bool {
 	return false
 }
 
-// refuse counts a request without room.
 func (b *Bytes) refuse(client net.Addr) {
 	b.refused.Add(1)
 	b.log("requests are refused: too many bytes are in flight", client)

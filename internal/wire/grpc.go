@@ -133,7 +133,6 @@ func (g *GRPC) handleStream(service any, stream grpc.ServerStream, handle grpc.S
 	return handle(service, stream)
 }
 
-// admit calls Options.Admit, and refuses compressed messages.
 func (g *GRPC) admit(ctx context.Context, method string) (stranger bool, err error) {
 	if g.options.Admit != nil {
 		stranger, err = g.options.Admit(ctx, method)
@@ -144,7 +143,6 @@ func (g *GRPC) admit(ctx context.Context, method string) (stranger bool, err err
 	return stranger, err
 }
 
-// guardStream guards a method with streams.
 func (g *GRPC) guardStream(
 	service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler,
 ) error {
@@ -202,7 +200,6 @@ type callers struct {
 	credentials.TransportCredentials
 }
 
-// callerInfo is the information of the credentials, with the Caller.
 type callerInfo struct {
 	credentials.AuthInfo
 

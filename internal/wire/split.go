@@ -70,7 +70,6 @@ func (s *Split) Serve() error {
 	return Accept(s.from, s.closed, nil, func(c net.Conn) { go s.divide(c) })
 }
 
-// divide gives a connection to one of the sides.
 func (s *Split) divide(raw net.Conn) {
 	if !s.add(raw) {
 		return
@@ -116,7 +115,6 @@ func (s *Split) choose(c *early) (*Handoff, error) {
 	return s.http2, nil
 }
 
-// add notes a connection that no side has. After Close it closes the connection.
 func (s *Split) add(conn net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

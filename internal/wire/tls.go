@@ -57,7 +57,6 @@ const maxUndecrypted = 24 << 10
 
 var errUndecrypted = fmt.Errorf("the client has sent %d bytes, and the handshake or record is not complete", maxUndecrypted)
 
-// undecrypted is a connection below TLS.
 type undecrypted struct {
 	net.Conn
 
@@ -75,7 +74,6 @@ func (u *undecrypted) Read(p []byte) (int, error) {
 
 func (u *undecrypted) NetConn() net.Conn { return u.Conn }
 
-// decrypting is a connection with TLS.
 type decrypting struct {
 	*tls.Conn
 

@@ -35,7 +35,6 @@ func (l *Limiter) CheckNow(r *Request, v *Verdict) (decided bool, err error) {
 	return true, l.finish(r, v, admitted, nil)
 }
 
-// takeNow lets the store decide v's charges at once. No charges are admitted.
 func (l *Limiter) takeNow(v *Verdict) (admitted, decided bool) {
 	if len(v.charges) == 0 {
 		return true, true

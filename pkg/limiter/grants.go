@@ -125,7 +125,6 @@ func (l *Limiter) Grantable(g *Grant) (Grantable, error) {
 	return out, nil
 }
 
-// differ reports whether one number cannot be meant for all of the limits.
 func differ(limits []descriptors.Limit) bool {
 	return slices.ContainsFunc(limits, func(l descriptors.Limit) bool { return l.Label() != limits[0].Label() })
 }
@@ -213,8 +212,6 @@ func (g *Grant) Validate(now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// printable reports whether a text has no line breaks, no control characters, and no characters
-// that change how others are shown.
 func printable(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
@@ -296,21 +293,20 @@ func (l *Limiter) granted(v *Verdict, s *DescriptorStatus, limit *descriptors.Li
 // grantShards is the number of parts of a grantTable. A change copies the parts that it is about.
 const grantShards = 1024
 
-// grantTable finds the grants of a key. Readers take no lock. One goroutine at a time may change the
-// table. The rules that it was made for stay the same.
+// grantTable finds the grants of a key. Readers take no lock. One goroutine at a time may change
+// the table. The rules that it was made for stay the same.
 type grantTable struct {
 	seed   maphash.Seed // clients cannot foresee the shard of a key
 	keys   atomic.Int64 // with grants
 	shards [grantShards]atomic.Pointer[keyGrants]
 }
 
-// keyGrants is the grants of keys, by descriptors.Limit.Base: at least one of each, by byPrecedence.
-// A keyGrants in a table never changes.
+// keyGrants is the grants of keys, by descriptors.Limit.Base: at least one of each, by
+// byPrecedence. A keyGrants in a table never changes.
 type keyGrants map[string][]*Grant
 
 func newGrantTable() *grantTable { return &grantTable{seed: maphash.MakeSeed()} }
 
-// any reports whether there are grants at all.
 func (t *grantTable) any() bool { return t.keys.Load() > 0 }
 
 func (t *grantTable) find(base []byte) []*Grant {

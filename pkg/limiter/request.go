@@ -117,7 +117,6 @@ func (e *InvalidError) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-// violation returns a mistake that is not about one entry.
 func violation(f Field, descriptor int, format string, args ...any) Violation {
 	return Violation{f, descriptor, -1, fmt.Sprintf(format, args...)}
 }

@@ -233,7 +233,6 @@ func (l *Limiter) look(ctx context.Context, all []candidate) {
 	}
 }
 
-// tracking is the keys with the most hits, see [Limiter.TopKeys].
 type tracking struct {
 	keys *top.Tracker // nil: nothing is tracked
 }

@@ -136,7 +136,6 @@ func (v *Verdict) tellSource() {
 	}
 }
 
-// sum chooses the decision that the status of a descriptor reports.
 func (v *Verdict) sum(s *DescriptorStatus) {
 	best := s.charge
 	for i := best + 1; i < s.charge+s.count; i++ {

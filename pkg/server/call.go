@@ -13,7 +13,6 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// call is one request on its way through the server. Calls are reused.
 type call struct {
 	request limiter.Request
 	verdict limiter.Verdict
@@ -40,7 +39,6 @@ type later struct {
 	prepared bool // by the limiter, which could not decide at once
 }
 
-// client is the other end of the connection that a call came by.
 type client interface{ RemoteAddr() net.Addr }
 
 // due is a context with a deadline and without a timer: Done does not close.

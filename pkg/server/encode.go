@@ -15,8 +15,6 @@ const (
 	codeOverLimit = 2
 )
 
-// appendResponse appends a RateLimitResponse to b: the overall code and one status per descriptor,
-// in order.
 func appendResponse(b []byte, v *limiter.Verdict) []byte {
 	b = appendVarint(b, 1, code(v.OverLimit))
 	for i := range v.Statuses {

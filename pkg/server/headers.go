@@ -11,7 +11,6 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// append appends the headers to a RateLimitResponse, as its response_headers_to_add.
 func (h *Headers) append(b []byte, v *limiter.Verdict) []byte {
 	if h.RateLimit {
 		if s := nearest(v); s != nil {

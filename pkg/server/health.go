@@ -103,11 +103,7 @@ func (s *Server) addHealth(g reflection.GRPCServer, names ...string) {
 	for _, name := range names {
 		s.health.SetServingStatus(name, healthgrpc.HealthCheckResponse_SERVING)
 	}
-	if ready := s.options.Ready; ready != nil {
-		healthgrpc.RegisterHealthServer(g, &readyHealth{Server: s.health, ready: ready, services: names})
-	} else {
-		healthgrpc.RegisterHealthServer(g, s.health)
-	}
+	healthgrpc.RegisterHealthServer(g, &readyHealth{Server: s.health, ready: s.options.Ready, services: names})
 	if s.options.Reflection {
 		reflection.Register(g) // v1 and v1alpha
 	}

@@ -45,10 +45,11 @@ func (s *Server) JSON(zeros bool) http.HandlerFunc {
 			return
 		}
 		body, err := readBody(w, r, bound, large)
+		_, tooLarge := errors.AsType[*http.MaxBytesError](err)
 		switch {
 		case errors.Is(err, errBusy):
 			web.Busy(w)
-		case isTooLarge(err):
+		case tooLarge:
 			web.Text(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("the body is too large: at most %d bytes are allowed", bound))
 		case err != nil:
 			web.Text(w, http.StatusBadRequest, err.Error())
@@ -96,7 +97,6 @@ func (s *Server) answerBody(zeros bool, most int64) func(w http.ResponseWriter, 
 	}
 }
 
-// answerJSON decides a request and writes the answer.
 func (s *Server) answerJSON(w http.ResponseWriter, r *http.Request, request *ratelimitv3.RateLimitRequest, zeros bool) {
 	response := new(ratelimitv3.RateLimitResponse)
 	if err := s.exchange(r, request, response); err != nil {
@@ -180,7 +180,6 @@ func convert(message *ratelimitv3.RateLimitRequest, r *limiter.Request) {
 	}
 }
 
-// httpCode returns the HTTP status of a code that statusMapper makes.
 func httpCode(c codes.Code) int {
 	switch c {
 	case codes.InvalidArgument:
@@ -360,9 +359,4 @@ func parse(body []byte, objects int) (*ratelimitv3.RateLimitRequest, error) {
 		return nil, err
 	}
 	return request, nil
-}
-
-func isTooLarge(err error) bool {
-	_, ok := errors.AsType[*http.MaxBytesError](err)
-	return ok
 }

@@ -101,8 +101,6 @@ func (s *service) inPlace(c *call, message, dst []byte) (response []byte, decide
 	return response, true, err
 }
 
-// contextOf returns the context of a call of the lane, without its deadline: with tracing it has
-// the span of the client.
 func (s *service) contextOf(in *lane.Call) context.Context {
 	if s.options.Tracer == nil {
 		return context.Background()
@@ -141,7 +139,6 @@ const (
 	decodedFactor = 8
 )
 
-// wait lets a call wait that was not decided in place.
 func (h *laneHandler) wait(c *call, message []byte) {
 	c.kept = decodedBytes + decodedFactor*len(message)
 	h.conn.Keep(c.kept)
@@ -232,7 +229,6 @@ func (b *batch) decide() {
 	s.batches.Put(b)
 }
 
-// ask lets the limiter decide the calls. The error is a panic, as a gRPC status.
 func (b *batch) ask(s *service) (err error) {
 	defer s.statuses.recovered(&err)
 	for i, c := range b.calls {
@@ -317,7 +313,6 @@ func (w *workers) do(b *batch) {
 	}
 }
 
-// work decides a batch, and others until there are enough idle workers.
 func (w *workers) work(b *batch) {
 	for {
 		b.decide()

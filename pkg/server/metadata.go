@@ -85,8 +85,6 @@ func overrideText(o *limiter.Override) string {
 	return strings.Join(fields, " ")
 }
 
-// passedMetadata returns the metadata of the rules whose limits passed, merged in the order of the
-// descriptors.
 func passedMetadata(v *limiter.Verdict) map[string]any {
 	all := make(map[string]any)
 	for i := range v.Statuses {

@@ -85,6 +85,9 @@ func (o Options) complete() (Options, error) {
 	if o.Registry == nil {
 		errs = append(errs, errors.New("registry: must not be nil"))
 	}
+	if o.Ready == nil {
+		o.Ready = func() error { return nil }
+	}
 	if o.MaxRequestBytes < 0 {
 		errs = append(errs, fmt.Errorf("max request bytes: %d: must be at least 1", o.MaxRequestBytes))
 	}

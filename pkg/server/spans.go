@@ -21,7 +21,6 @@ const maxSpanText = 255
 // have it too.
 const spanName = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
-// withParent returns ctx with the parent span of the request.
 func (s *service) withParent(ctx context.Context, carrier propagation.TextMapCarrier) context.Context {
 	if s.options.Propagator == nil {
 		return ctx
@@ -65,7 +64,6 @@ func clip(text string) string {
 	return strings.Clone(text)
 }
 
-// incoming is the metadata of the call in ctx, for a propagator.
 type incoming struct{ ctx context.Context } //nolint:containedctx // to copy no more of it than is asked for
 
 func (c incoming) Get(key string) string {

@@ -83,7 +83,6 @@ func (m *statusMapper) recovered(err *error) {
 	}
 }
 
-// badRequest names every wrong field as Envoy's RateLimitRequest does.
 func badRequest(invalid *limiter.InvalidError) error {
 	details := new(errdetails.BadRequest)
 	var texts []string

@@ -54,7 +54,6 @@ func (u *unknownDomains) note(c *call, rules *descriptors.Rules) {
 		slog.String("domains_with_rules", strings.Join(beside, ", ")), slog.Uint64("not_logged", missed))
 }
 
-// of returns the limiter of the lines about a domain.
 func (u *unknownDomains) of(domain string) *loglimit.Limiter {
 	known := u.known.Load()
 	if known != nil {

@@ -41,7 +41,6 @@ type Set struct {
 	Authorities *x509.CertPool   // of the file alone; nil without Authorities in Files
 }
 
-// contents is the data of the files, with the errors of reading.
 type contents struct {
 	certificate, key, authorities []byte
 	errs                          []error
@@ -99,7 +98,6 @@ func (c *contents) fingerprint() fingerprint {
 	return fingerprint(h.Sum(nil))
 }
 
-// parse makes a set of contents. The error has all mistakes.
 func (f *Files) parse(c contents) (*Set, error) {
 	errs := c.errs
 	if f.half() {

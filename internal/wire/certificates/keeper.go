@@ -83,7 +83,6 @@ func (k *Keeper) watch(ctx context.Context) {
 	}
 }
 
-// try puts contents in force, unless the contents have mistakes.
 func (k *Keeper) try(ctx context.Context, c contents) {
 	set, err := k.options.Files.parse(c)
 	if err != nil {

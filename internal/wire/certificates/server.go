@@ -39,7 +39,6 @@ func (k *Keeper) Server(names []string) *tls.Config {
 	return config
 }
 
-// named returns an error unless the client's certificate has one of the names.
 func named(chain []*x509.Certificate, names []string) error {
 	if len(chain) == 0 {
 		return fmt.Errorf("client shows no certificate, must be one for %s", strings.Join(names, " or "))

@@ -17,25 +17,21 @@ import (
 // server ends.
 const backIdle = 10 * time.Second
 
-// back is the streams of other methods on a connection: a [lane.Foreign]. A lane.Back speaks to the
-// gRPC server over a pipe. The zero value has no pipe. All fields and methods are under the lock of
-// the connection.
+// back is the streams of other methods on a connection: a [lane.Foreign] that speaks to the gRPC
+// server over a pipe. All fields and methods are under the lock of the connection.
 type back struct {
+	*lane.Back
 	conn *Conn
-	lane *lane.Back // nil before the first stream
-	pipe *pipe      // nil: not connected
-	out  []byte     // for the pipe
-	more sync.Cond  // there is something in out, or the pipe has ended
-	used int64      // instant of the last stream
-	seen int        // bytes of reset streams; the server has read their frames
+	pipe *pipe     // nil: not connected
+	out  []byte    // for the pipe
+	more sync.Cond // there is something in out, or the pipe has ended
+	used int64     // instant of the last stream
+	seen int       // bytes of reset streams; the server has read their frames
 }
 
 // flushLocked passes the output of the Back on, and connects where there is no pipe.
 func (b *back) flushLocked() {
-	if b.lane == nil {
-		return
-	}
-	out := b.lane.Output()
+	out := b.Output()
 	if out == nil {
 		return
 	}
@@ -55,10 +51,7 @@ func (b *back) flushLocked() {
 
 // heldLocked returns the bytes of memory of the streams, here and in the gRPC server.
 func (b *back) heldLocked() int64 {
-	if b.lane == nil {
-		return 0
-	}
-	return int64(b.lane.Held()) + bufferFactor*int64(len(b.out))
+	return int64(b.Held()) + bufferFactor*int64(len(b.out))
 }
 
 // closeLocked ends the pipe. Open streams get REFUSED_STREAM.
@@ -67,22 +60,21 @@ func (b *back) closeLocked() {
 		return
 	}
 	b.pipe, b.out, b.seen = nil, nil, 0
-	b.lane.Lost()
+	b.Lost()
 	b.more.Broadcast()
 }
 
-// tickLocked ends a pipe without streams.
 func (b *back) tickLocked(now int64) {
 	switch {
 	case b.pipe == nil:
-	case !b.lane.Idle():
+	case !b.Idle():
 		b.used = now
 	case now-b.used > int64(backIdle):
 		b.closeLocked()
-		b.lane = nil // with the tables of HPACK
 	}
 }
 
+// Begin implements [lane.Foreign].
 func (b *back) Begin(stream uint32, fields []hpack.HeaderField, end bool) {
 	c := b.conn
 	if c.account != nil && c.server.options.Bytes.Crowded() && !c.server.options.Bytes.Admits(c.account) {
@@ -95,30 +87,8 @@ func (b *back) Begin(stream uint32, fields []hpack.HeaderField, end bool) {
 		c.machine.ForeignReset(stream, lane.NoError) // the client may have more to send
 		return
 	}
-	if b.lane == nil {
-		b.lane = lane.NewBack(c.server.options.Weigh)
-		b.lane.Attach(c.machine)
-	}
 	b.used = c.server.now()
-	b.lane.Begin(stream, fields, end)
-}
-
-func (b *back) Data(stream uint32, data []byte, end bool) {
-	if b.lane != nil {
-		b.lane.Data(stream, data, end)
-	}
-}
-
-func (b *back) Reset(stream uint32, code lane.Code) {
-	if b.lane != nil {
-		b.lane.Reset(stream, code)
-	}
-}
-
-func (b *back) Credit(stream uint32, bytes int) {
-	if b.lane != nil {
-		b.lane.Credit(stream, bytes)
-	}
+	b.Back.Begin(stream, fields, end)
 }
 
 // pipe is the gRPC server's end of a connection in memory. The server has one reader and one
@@ -151,7 +121,7 @@ func (p *pipe) readInto(into func() []byte) (int, error) {
 		wire.AwaitTurns()
 		mu.Lock()
 		if b.pipe == p {
-			b.lane.Forget(gone)
+			b.Forget(gone)
 			b.seen -= gone
 			b.conn.countLocked()
 		}
@@ -165,7 +135,7 @@ func (p *pipe) readInto(into func() []byte) (int, error) {
 	n := copy(into(), b.out)
 	if b.out = b.out[n:]; len(b.out) == 0 {
 		b.out = nil
-		b.seen = b.lane.ResetBytes()
+		b.seen = b.ResetBytes()
 	}
 	return n, nil
 }
@@ -179,7 +149,7 @@ func (p *pipe) Write(from []byte) (int, error) {
 	if b.pipe != p {
 		return 0, net.ErrClosed
 	}
-	if err := b.lane.Receive(from, c.server.now()); err != nil {
+	if err := b.Receive(from, c.server.now()); err != nil {
 		b.closeLocked()
 		return 0, err
 	}

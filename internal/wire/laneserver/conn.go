@@ -69,7 +69,9 @@ func (c *Conn) serve() {
 	c.mu.Lock()
 	c.mark, c.back.conn = wire.MarkerOf(c.conn), c
 	c.handler = s.options.Handler(c)
+	c.back.Back = lane.NewBack(s.options.Weigh)
 	c.machine = s.options.Lane.Open(s.now(), c.handler, &c.back, s.age())
+	c.back.Attach(c.machine)
 	if s.isDraining() {
 		_ = c.conn.SetDeadline(time.Time{}) // of shutdown
 		c.machine.Shutdown(shutdownReason, s.now())
@@ -92,7 +94,6 @@ func (c *Conn) serve() {
 // RemoteAddr returns the address of the client.
 func (c *Conn) RemoteAddr() net.Addr { return c.conn.RemoteAddr() }
 
-// close ends the machine, after the last write.
 func (c *Conn) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -201,7 +202,6 @@ func (c *Conn) tick() {
 	c.writeLaterLocked()
 }
 
-// shutdown tells the client to connect again.
 func (c *Conn) shutdown() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -227,7 +227,8 @@ func (c *Conn) endLocked(err error) {
 		_ = c.conn.Close() // there is nothing to read for the client
 		return
 	}
-	if of, ok := errors.AsType[*lane.ConnError](err); ok && c.account != nil && of.Cause != lane.CauseAge { // an age is no mistake of the client
+	// An age is no mistake of the client.
+	if of, ok := errors.AsType[*lane.ConnError](err); ok && c.account != nil && of.Cause != lane.CauseAge {
 		c.account.Ended(reasonOf(of.Cause))
 	}
 	c.server.options.Logger.LogAttrs(context.Background(), slog.LevelDebug, "a connection ends",
@@ -280,7 +281,6 @@ func (c *Conn) flushLocked() {
 	}
 }
 
-// writeLaterLocked writes in another goroutine, as a write may wait.
 func (c *Conn) writeLaterLocked() {
 	if !c.takeLocked() {
 		return

@@ -71,7 +71,8 @@ type Server struct {
 // New returns a server without listeners.
 func New(o Options) *Server {
 	s := &Server{
-		options: o, begun: time.Now().Add(-time.Nanosecond), others: wire.NewHandoff(&net.UnixAddr{Name: "pipes", Net: "unix"}), stopped: make(chan struct{}),
+		options: o, begun: time.Now().Add(-time.Nanosecond), stopped: make(chan struct{}),
+		others:    wire.NewHandoff(&net.UnixAddr{Name: "pipes", Net: "unix"}),
 		listeners: make(map[net.Listener]struct{}), open: make(map[*Conn]struct{}),
 	}
 	s.stop = sync.OnceFunc(func() { close(s.stopped) })
@@ -169,7 +170,6 @@ func (s *Server) Stop() {
 	}
 }
 
-// close closes the listeners. A later connection or listener is refused.
 func (s *Server) close() {
 	s.stop()
 	s.mu.Lock()

@@ -75,54 +75,70 @@ func TestRequestsGoOnWhileThePrimaryComesAndGoes(t *testing.T) {
 	}
 }
 
+// steady returns a rig whose breaker is closed.
+func steady(tb testing.TB, o setup) *rig {
+	tb.Helper()
+	r := newRig(tb, o)
+	for r.State() != Closed {
+		time.Sleep(time.Millisecond)
+	}
+	return r
+}
+
 func TestAHealthyStoreAllocatesNothing(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector changes what is allocated")
 	}
-	r := newRig(t, setup{})
-	for r.State() != Closed {
-		time.Sleep(time.Millisecond)
-	}
-	ctx, charges, decisions := context.Background(), []store.Charge{charge("k", 5)}, make([]algorithms.Decision, 1)
-	all := []store.Transaction{{Ctx: ctx, Charges: charges, Decisions: decisions}}
-	if n := testing.AllocsPerRun(1000, func() {
-		if r.TakeAll(all, func([]int) {}); all[0].Err != nil {
-			t.Fatal(all[0].Err)
+	c := charge("k", 500)
+	told := steady(t, setup{Remote: storetest.Of(tellsLeft(c, 300)), Fleet: func() int { return 4 }})
+	for name, test := range map[string]struct {
+		r    *rig
+		left *store.State
+	}{"no state": {steady(t, setup{}), nil}, "own state": {told, nil}, "state of the caller": {told, &store.State{}}} {
+		c.Left = test.left
+		all := []store.Transaction{{Ctx: context.Background(), Charges: []store.Charge{c}, Decisions: make([]algorithms.Decision, 1)}}
+		if n := testing.AllocsPerRun(1000, func() {
+			if test.left != nil {
+				*test.left = store.State{}
+			}
+			if test.r.TakeAll(all, func([]int) {}); all[0].Err != nil {
+				t.Fatal(all[0].Err)
+			}
+		}); n != 0 {
+			t.Errorf("%s: TakeAll allocates %v times; want none", name, n)
 		}
-	}); n != 0 {
-		t.Errorf("TakeAll allocates %v times; want none", n)
 	}
 }
 
-// costless is a primary that costs nothing.
-type costless struct{}
-
-func (costless) Take(context.Context, []store.Charge, []algorithms.Decision) (bool, error) {
-	return true, nil
+// benchmarkTake is the cost of a request.
+func benchmarkTake(ctx context.Context, b *testing.B, name string, r *rig, charges ...store.Charge) {
+	b.Helper()
+	b.Run(name, func(b *testing.B) {
+		decisions := make([]algorithms.Decision, len(charges))
+		b.ReportAllocs()
+		for b.Loop() {
+			if charges[0].Left != nil {
+				*charges[0].Left = store.State{}
+			}
+			if _, err := store.Take(ctx, r, charges, decisions); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }
 
-// BenchmarkHealthy is the cost of the store in front of a primary that serves.
+// BenchmarkHealthy is the cost of the store in front of a primary that serves. The last two primaries
+// tell states, into memory of this package and of the caller.
 func BenchmarkHealthy(b *testing.B) {
-	r := newRig(b, setup{Remote: storetest.Of(costless{})})
-	for r.State() != Closed {
-		time.Sleep(time.Millisecond)
-	}
-	charges, decisions := []store.Charge{charge("k", 5)}, make([]algorithms.Decision, 1)
+	c, left := charge("k", 5), charge("k", 5)
+	left.Left = &store.State{}
 	deadline, cancel := context.WithTimeout(b.Context(), time.Hour)
 	defer cancel()
-	for _, bench := range []struct {
-		name string
-		ctx  context.Context
-	}{{"background", context.Background()}, {"deadline", deadline}} {
-		b.Run(bench.name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := store.Take(bench.ctx, r, charges, decisions); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
+	serves, tells := steady(b, setup{}), steady(b, setup{Remote: storetest.Of(newTells())})
+	benchmarkTake(context.Background(), b, "background", serves, c)
+	benchmarkTake(deadline, b, "deadline", serves, c)
+	benchmarkTake(context.Background(), b, "own", tells, c)
+	benchmarkTake(context.Background(), b, "callers", tells, left)
 }
 
 // BenchmarkAway is a decision without the primary, by policy: a charge by Local, by Allow, and
@@ -130,18 +146,7 @@ func BenchmarkHealthy(b *testing.B) {
 func BenchmarkAway(b *testing.B) {
 	r := newRig(b, setup{Probe: func(context.Context) error { return errDown }})
 	local, allow := charge("k", 1<<30), policy(charge("a", 5), store.OnErrorAllow)
-	for _, bench := range []struct {
-		name    string
-		charges []store.Charge
-	}{{"local", []store.Charge{local}}, {"allow", []store.Charge{allow}}, {"both", []store.Charge{local, allow}}} {
-		b.Run(bench.name, func(b *testing.B) {
-			decisions := make([]algorithms.Decision, 2)
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := store.Take(b.Context(), r, bench.charges, decisions); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
+	benchmarkTake(b.Context(), b, "local", r, local)
+	benchmarkTake(b.Context(), b, "allow", r, allow)
+	benchmarkTake(b.Context(), b, "both", r, local, allow)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// policies decides requests without the primary as plainly as can be: it has the states of the
-// charges with Local, asks the policy for the others, and puts a copy of the states back to undo.
+// policies decides requests without the primary as plainly as can be. Charges with Local have
+// states, and the policy decides the others. A copy of the states undoes a request.
 type policies struct {
 	states map[string]algorithms.State // by key and algorithm; each has one limit
 	wait   time.Duration               // of denials by policy

@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -174,57 +173,5 @@ func TestAPartOfTheRestIsForHitsThatAnAnswerDoesNotShow(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-func TestStatesThatComeBackAllocateNothing(t *testing.T) {
-	if race.Enabled {
-		t.Skip("the race detector changes what is allocated")
-	}
-	r := newRig(t, setup{Remote: storetest.Of(tellsLeft(charge("k", 500), 300)), Fleet: func() int { return 4 }})
-	for r.State() != Closed {
-		time.Sleep(time.Millisecond)
-	}
-	for _, left := range []*store.State{nil, {}} {
-		charges, decisions := []store.Charge{charge("k", 500)}, make([]algorithms.Decision, 1)
-		charges[0].Left = left
-		all := []store.Transaction{{Ctx: context.Background(), Charges: charges, Decisions: decisions}}
-		if n := testing.AllocsPerRun(1000, func() {
-			if left != nil {
-				*left = store.State{}
-			}
-			if r.TakeAll(all, func([]int) {}); all[0].Err != nil {
-				t.Fatal(all[0].Err)
-			}
-		}); n != 0 {
-			t.Errorf("TakeAll allocates %v times; want none", n)
-		}
-	}
-}
-
-// BenchmarkStates is BenchmarkHealthy with a primary that tells states, into memory of the caller's
-// and of this package's.
-func BenchmarkStates(b *testing.B) {
-	r := newRig(b, setup{Remote: storetest.Of(newTells())})
-	for r.State() != Closed {
-		time.Sleep(time.Millisecond)
-	}
-	for _, bench := range []struct {
-		name string
-		left *store.State
-	}{{"own", nil}, {"callers", &store.State{}}} {
-		b.Run(bench.name, func(b *testing.B) {
-			charges, decisions := []store.Charge{charge("k", 5)}, make([]algorithms.Decision, 1)
-			charges[0].Left = bench.left
-			b.ReportAllocs()
-			for b.Loop() {
-				if bench.left != nil {
-					*bench.left = store.State{}
-				}
-				if _, err := store.Take(context.Background(), r, charges, decisions); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
 	}
 }

@@ -29,6 +29,7 @@ type far struct {
 	under  atomic.Int64               // calls under way
 	most   atomic.Int64               // that ever were
 	ran    func(request []byte)       // gets each request as the server runs it; may be nil
+	told   atomic.Int64               // the sum of the hits of corrections that came in time
 	slots  func() string              // the answer to CLUSTER SLOTS; nil: no cluster
 	hangs  atomic.Int64               // added to each trip
 	beats  func(args []string) string // answers heartbeats; may be nil
@@ -147,15 +148,17 @@ func (f *far) run(command []string) string {
 	} else {
 		answer = append(answer, make([]byte, keys)...) // no key has a value
 		for rest := request[headerSize:]; len(rest) > 0; {
-			times, charges := rest[1:5], int(binary.LittleEndian.Uint32(rest[5:]))
-			if action(rest[0]) == correct {
+			times, correction, charges := rest[1:5], action(rest[0]) == correct, int(binary.LittleEndian.Uint32(rest[5:]))
+			if correction {
 				times = []byte{1, 0, 0, 0}
 			}
 			answer = append(answer, times...)
 			for rest = rest[9:]; charges > 0; charges-- {
-				corrected := rest[5]&16 != 0
-				rest = rest[26:]
-				if corrected {
+				if hits := binary.LittleEndian.Uint64(rest[18:]); correction {
+					f.told.Add(int64(hits) >> 24) // the last five of these bytes
+				}
+				fixed := rest[5]&16 != 0
+				if rest = rest[26:]; fixed {
 					rest = rest[8:]
 					for range 3 {
 						rest = rest[1+int(rest[0]):]

@@ -22,19 +22,14 @@ import (
 
 // farCluster is a cluster of far servers, for tests in a bubble. farCluster implements connection.
 type farCluster struct {
-	client rueidis.Client
-	fars   []*far
-	nodes  *redis.Nodes
+	far
+
+	fars  []*far
+	nodes *redis.Nodes
 }
 
-func (c *farCluster) Client() (rueidis.Client, error) { return c.client, nil }
-func (c *farCluster) Report(err error) error          { return err }
-func (c *farCluster) Cluster() bool                   { return true }
-func (c *farCluster) Steady() bool                    { return true }
-func (c *farCluster) Nodes() *redis.Nodes             { return c.nodes }
-func (c *farCluster) InvalidReplies() uint64          { return 0 }
-func (c *farCluster) Await(context.Context) error     { return nil }
-func (c *farCluster) Close()                          { c.client.Close() }
+func (c *farCluster) Cluster() bool       { return true }
+func (c *farCluster) Nodes() *redis.Nodes { return c.nodes }
 
 // calls returns the calls of the script that all servers got.
 func (c *farCluster) calls() (n int64) {

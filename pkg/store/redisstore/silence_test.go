@@ -31,11 +31,9 @@ func (g *gone) Client() (rueidis.Client, error) {
 	return g.far.Client()
 }
 
-// noted returns a far server that notes late hits.
-func noted() (*far, *gone, *later) {
-	l, f := new(later), farBy(time.Millisecond)
-	f.ran = l.ran
-	return f, &gone{far: f}, l
+func leaving() (*far, *gone) {
+	f := farBy(time.Millisecond)
+	return f, &gone{far: f}
 }
 
 // oweing has hits of many keys wait, one of each.
@@ -49,9 +47,7 @@ func oweing(s *Store, from, to int, hits int64) {
 
 func TestNothingIsSentToASilentRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var l later
 		f := farBy(time.Millisecond)
-		f.ran = l.ran
 		s := away(t, f, Options{})
 		c := hit("asked", perAge(algorithms.FixedWindow, 10))
 		taking(t, s, c)
@@ -111,7 +107,7 @@ func TestAStoppedRedisIsLateLongBeforeItIsSilent(t *testing.T) {
 
 func TestHitsAreSentAtAPaceWhenRedisIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, g, l := noted()
+		f, g := leaving()
 		s := awayBy(t, f, g, Options{})
 		taking(t, s, hit("asked", perAge(algorithms.FixedWindow, 10)))
 		g.away.Store(true)
@@ -125,15 +121,15 @@ func TestHitsAreSentAtAPaceWhenRedisIsBack(t *testing.T) {
 		g.away.Store(false)
 		for last := int64(0); last < keys; {
 			time.Sleep(outboxTick)
-			sum := l.sum()
+			sum := f.told.Load()
 			if sum-last > outboxPerTick || sum == last {
 				t.Fatalf("%d hits of %d keys after %d; want at most %d more", sum, keys, last, outboxPerTick)
 			}
 			last = sum
 		}
 		time.Sleep(time.Second)
-		if stats := s.Stats(); l.sum() != keys || stats.OwedKeys != 0 || stats.DeferredHits != keys {
-			t.Errorf("%d of %d hits, %+v", l.sum(), keys, stats)
+		if stats := s.Stats(); f.told.Load() != keys || stats.OwedKeys != 0 || stats.DeferredHits != keys {
+			t.Errorf("%d of %d hits, %+v", f.told.Load(), keys, stats)
 		}
 	})
 }
@@ -152,15 +148,13 @@ func TestHitsWithoutAnAnswerAreSentAgainUnlessTheyAreGivenBack(t *testing.T) {
 		{hits: -3, answers: 1, redis: -3, want: Stats{LostHits: 3}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			var l later
 			f := farBy(100 * time.Millisecond)
-			f.ran = l.ran
 			s := away(t, f, Options{Timeout: time.Second})
 			taking(t, s, hit("asked", perAge(algorithms.FixedWindow, 10)))
 			oweing(s, 0, 1, test.hits)
 			s.sendAll()
 			for n := range test.answers {
-				for l.sum() != int64(n+1)*test.hits {
+				for f.told.Load() != int64(n+1)*test.hits {
 					time.Sleep(time.Millisecond)
 				}
 				f.conn.Close() // Redis has run the call
@@ -170,7 +164,7 @@ func TestHitsWithoutAnAnswerAreSentAgainUnlessTheyAreGivenBack(t *testing.T) {
 			if stats.UnknownHits != test.want.UnknownHits || stats.LostHits != test.want.LostHits || stats.DeferredHits != test.want.DeferredHits || stats.OwedKeys != 0 {
 				t.Errorf("%d hits, %d answers lost: %+v", test.hits, test.answers, stats)
 			}
-			if sum := l.sum(); sum != test.redis {
+			if sum := f.told.Load(); sum != test.redis {
 				t.Errorf("%d hits, %d answers lost: Redis counts %d, want %d", test.hits, test.answers, sum, test.redis)
 			}
 		})
@@ -220,7 +214,7 @@ func TestCloseSendsForABoundedTime(t *testing.T) {
 // again.
 func TestHitsThatWaitForRedisCostNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, g, _ := noted()
+		f, g := leaving()
 		s := awayBy(t, f, g, Options{})
 		taking(t, s, hit("asked", perAge(algorithms.FixedWindow, 10)))
 		g.away.Store(true)

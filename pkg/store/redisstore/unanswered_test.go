@@ -2,10 +2,8 @@ package redisstore
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,46 +12,6 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
-
-// later collects the hits of corrections that a far server has run in time.
-type later struct {
-	mu   sync.Mutex // guards hits
-	hits []int64
-}
-
-func (l *later) ran(request []byte) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := uint64(time.Now().UnixMicro())
-	if deadline := binary.LittleEndian.Uint64(request[8:]); deadline > 0 && now >= deadline {
-		return
-	}
-	for rest := request[headerSize:]; len(rest) > 0; {
-		correction, charges := action(rest[0]) == correct, int(binary.LittleEndian.Uint32(rest[5:]))
-		for rest = rest[9:]; charges > 0; charges-- {
-			if correction {
-				hits := binary.LittleEndian.Uint64(append(slices.Clone(rest[21:26]), 0, 0, 0))
-				l.hits = append(l.hits, int64(hits<<24)>>24)
-			}
-			corrected := rest[5]&16 != 0
-			if rest = rest[26:]; corrected {
-				rest = rest[8:]
-				for range 3 {
-					rest = rest[1+int(rest[0]):]
-				}
-			}
-		}
-	}
-}
-
-func (l *later) sum() (sum int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, n := range l.hits {
-		sum += n
-	}
-	return sum
-}
 
 func TestHitsDecidedElsewhereAreChargedOnceTheOutcomeIsKnown(t *testing.T) {
 	for _, test := range []struct {
@@ -72,9 +30,7 @@ func TestHitsDecidedElsewhereAreChargedOnceTheOutcomeIsKnown(t *testing.T) {
 				for _, hits := range []int64{0, 1, 3, -2} {
 					t.Run(fmt.Sprintf("%s, told before %t, together %t, %d hits", test.name, early, together, hits), func(t *testing.T) {
 						synctest.Test(t, func(t *testing.T) {
-							var l later
 							f := farBy(time.Millisecond)
-							f.ran = l.ran
 							s := away(t, f, Options{})
 							c := hit("k", perAge(algorithms.FixedWindow, 10))
 							taking(t, s, c) // teaches the clock
@@ -115,7 +71,7 @@ func TestHitsDecidedElsewhereAreChargedOnceTheOutcomeIsKnown(t *testing.T) {
 							case test.unknown:
 								want = max(hits, 0)
 							}
-							if got := l.sum(); got != want {
+							if got := f.told.Load(); got != want {
 								t.Errorf("%d hits were charged later; want %d", got, want)
 							}
 							stats := s.Stats()
@@ -133,9 +89,7 @@ func TestHitsDecidedElsewhereAreChargedOnceTheOutcomeIsKnown(t *testing.T) {
 func TestHitsOfARequestThatWasNeverSentAreChargedLater(t *testing.T) {
 	for _, together := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			var l later
 			f := farBy(time.Millisecond)
-			f.ran = l.ran
 			s := away(t, f, Options{})
 			c := hit("k", perAge(algorithms.FixedWindow, 10))
 			ctx, cancel := context.WithDeadline(t.Context(), time.Now())
@@ -152,7 +106,7 @@ func TestHitsOfARequestThatWasNeverSentAreChargedLater(t *testing.T) {
 			}
 			u.Instead([]int64{4})
 			time.Sleep(time.Second)
-			if got := l.sum(); got != 4 {
+			if got := f.told.Load(); got != 4 {
 				t.Errorf("%d hits were charged later; want 4", got)
 			}
 		})
@@ -162,9 +116,7 @@ func TestHitsOfARequestThatWasNeverSentAreChargedLater(t *testing.T) {
 // Instead and the end of the call meet in any order.
 func TestInsteadAndTheEndOfACallMeet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var l later
 		f := farBy(time.Millisecond)
-		f.ran = l.ran
 		s := away(t, f, Options{})
 		c := hit("k", perAge(algorithms.FixedWindow, 10))
 		taking(t, s, c)
@@ -187,7 +139,7 @@ func TestInsteadAndTheEndOfACallMeet(t *testing.T) {
 		waiting.Wait()
 		f.hang(0)
 		time.Sleep(5 * time.Second)
-		if got := l.sum(); got != requests && got != 2*requests {
+		if got := f.told.Load(); got != requests && got != 2*requests {
 			t.Errorf("%d hits were charged later; want 1 or 2 of each of %d requests", got, requests)
 		}
 		if stats := s.Stats(); stats.OwedKeys != 0 || stats.LostHits != 0 || stats.UnknownHits != 0 {

@@ -231,6 +231,26 @@ func TestCountersStayInTheirWindowWhenClocksDiffer(t *testing.T) {
 	}
 }
 
+// Also when Redis's clock is in another window.
+func TestReservationsOfCountersAreGivenBackInTheirWindow(t *testing.T) {
+	s, clock := given(t, Options{Counters: counted(fresh(t))})
+	c := hit("k", perAge(algorithms.FixedWindow, 10))
+	c.Limit.Period, c.Hits = time.Minute, 5
+	reserved := callOf(reserve, c)
+	reserved.at = clock.now()
+	clock.sleep(-2 * time.Minute)
+	run(t, s, reserved)
+	clock.sleep(2 * time.Minute)
+	if got := remains(t, s, c); got != 5 {
+		t.Errorf("%d of 10 remain after a reservation of 5", got)
+	}
+	s.giveBack([]*transaction{reserved})
+	told(t, s)
+	if got := remains(t, s, c); got != 10 {
+		t.Errorf("%d of 10 remain after the reservation was given back", got)
+	}
+}
+
 func TestCountersThatAreNoneAreErrorsAndStay(t *testing.T) {
 	s, _ := given(t, Options{Counters: counted(fresh(t))})
 	for n, value := range []string{"x", "", "-1", "1.5", "12 ", strings.Repeat("9", 16), "\x00\x01", strconv.FormatUint(math.MaxUint64, 10)} {

@@ -18,6 +18,8 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/weirproxy/weir/internal/redis"
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
 )
 
 // far is a server, for tests in a bubble, that admits everything, with answers that take their
@@ -235,4 +237,111 @@ func awayBy(t *testing.T, f *far, c connection, o Options) *Store {
 	}
 	t.Cleanup(s.Close)
 	return s
+}
+
+// farCluster is a cluster of far servers, for tests in a bubble. farCluster implements connection.
+type farCluster struct {
+	far
+
+	fars  []*far
+	nodes *redis.Nodes
+}
+
+func (c *farCluster) Cluster() bool       { return true }
+func (c *farCluster) Nodes() *redis.Nodes { return c.nodes }
+
+// calls returns the calls of the script that all servers got.
+func (c *farCluster) calls() (n int64) {
+	for _, f := range c.fars {
+		n += f.calls.Load()
+	}
+	return n
+}
+
+// slots returns the answer to CLUSTER SLOTS.
+func (c *farCluster) slots() string {
+	var ranges strings.Builder
+	n := 0
+	for first := 0; first < slots; n++ {
+		last := first
+		for last+1 < slots && c.nodes[last+1] == c.nodes[first] {
+			last++
+		}
+		fmt.Fprintf(&ranges, "*3\r\n:%d\r\n:%d\r\n*3\r\n$4\r\nfar%d\r\n:1\r\n$1\r\n%d\r\n", first, last, c.nodes[first], c.nodes[first])
+		first = last + 1
+	}
+	return fmt.Sprintf("*%d\r\n%s", n, ranges.String())
+}
+
+// awayCluster returns a store in a bubble that asks a cluster of three servers, each at a constant
+// distance. The bubble's end closes the store.
+func awayCluster(t *testing.T, distance time.Duration, of func(slot int) int) (*Store, *farCluster) {
+	t.Helper()
+	c := &farCluster{nodes: new(redis.Nodes)}
+	for slot := range c.nodes {
+		c.nodes[slot] = uint16(of(slot))
+	}
+	for range 3 {
+		c.fars = append(c.fars, &far{trip: func() time.Duration { return distance }, slots: c.slots})
+	}
+	c.client = farClient(t, rueidis.ClientOption{
+		InitAddress: []string{"far0:1"},
+		DialCtxFn: func(ctx context.Context, to string, d *net.Dialer, secure *tls.Config) (net.Conn, error) {
+			n, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(to, "far"), ":1"))
+			if err != nil {
+				return nil, err
+			}
+			return c.fars[n].dial(ctx, to, d, secure)
+		},
+	})
+	o := Options{Target: Target{URLs: []string{"redis-cluster://127.0.0.1:1"}}, Logger: slog.New(slog.DiscardHandler)}
+	s, err := newStore(o, func(redis.Target) connection { return c })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.Close()
+		time.Sleep(20 * time.Second) // rueidis closes the connections of a cluster in the background
+	})
+	return s, c
+}
+
+// layouts are ways to give slots to three nodes.
+func layouts() map[string]func(slot int) int {
+	return map[string]func(slot int) int{
+		"thirds":      func(slot int) int { return slot * 3 / slots },
+		"interleaved": func(slot int) int { return slot / 16 % 3 },
+	}
+}
+
+// gone is a far server to which there may be no connection.
+type gone struct {
+	*far
+
+	away atomic.Bool
+}
+
+func (g *gone) Client() (rueidis.Client, error) {
+	if g.away.Load() {
+		return nil, ErrUnavailable
+	}
+	return g.far.Client()
+}
+
+func leaving() (*far, *gone) {
+	f := farBy(time.Millisecond)
+	return f, &gone{far: f}
+}
+
+// farBy returns a far server at a constant distance.
+func farBy(d time.Duration) *far { return &far{trip: func() time.Duration { return d }} }
+
+// taking takes a charge and returns how long that took, by the bubble's clock.
+func taking(t *testing.T, s *Store, c store.Charge) time.Duration {
+	t.Helper()
+	begun := time.Now()
+	if _, err := store.Take(t.Context(), s, []store.Charge{c}, make([]algorithms.Decision, 1)); err != nil {
+		t.Error(err)
+	}
+	return time.Since(begun)
 }

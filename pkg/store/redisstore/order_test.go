@@ -18,19 +18,6 @@ import (
 
 const trip = 6 * time.Millisecond
 
-// farBy returns a far server at a constant distance.
-func farBy(d time.Duration) *far { return &far{trip: func() time.Duration { return d }} }
-
-// taking takes a charge and returns how long that took, by the bubble's clock.
-func taking(t *testing.T, s *Store, c store.Charge) time.Duration {
-	t.Helper()
-	begun := time.Now()
-	if _, err := store.Take(t.Context(), s, []store.Charge{c}, make([]algorithms.Decision, 1)); err != nil {
-		t.Error(err)
-	}
-	return time.Since(begun)
-}
-
 func TestRequestSharesTheRoundTripOfDeferredHitsBeforeIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := farBy(trip)

@@ -140,6 +140,8 @@ func (s *Store) owe(p, change *transaction) {
 			hold.Phase, c.Hold, c.Hits = algorithms.HoldCancel, &hold, 0
 			s.HoldLater(&c, at)
 			at, c.Hits = p.appliedAt(c.Rule), p.charges[c.Rule].Hits
+		case counter:
+			at = whole(p.at) // the name of a counter has the window of this process's clock
 		case f != nil:
 			at, fix = instant(uint64(f.at)), f.Fix
 		}

@@ -5,36 +5,14 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/redis/rueidis"
 
 	"github.com/weirproxy/weir/internal/testing/logtest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
-
-// gone is a far server to which there may be no connection.
-type gone struct {
-	*far
-
-	away atomic.Bool
-}
-
-func (g *gone) Client() (rueidis.Client, error) {
-	if g.away.Load() {
-		return nil, ErrUnavailable
-	}
-	return g.far.Client()
-}
-
-func leaving() (*far, *gone) {
-	f := farBy(time.Millisecond)
-	return f, &gone{far: f}
-}
 
 // oweing has hits of many keys wait, one of each.
 func oweing(s *Store, from, to int, hits int64) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weirproxy/weir/internal/admin/render"
 	"github.com/weirproxy/weir/internal/lab/records"
 	"github.com/weirproxy/weir/pkg/limiter"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
@@ -119,9 +120,7 @@ func watchedRequest(from *adminv1.WatchedRequest, to *limiter.Request) {
 	to.Domain = from.GetDomain()
 	for _, d := range from.GetDescriptors() {
 		out := to.Add()
-		for _, e := range d.GetEntries() {
-			out.Entries = append(out.Entries, limiter.Entry{Key: e.GetKey(), Value: e.GetValue()})
-		}
+		out.Entries = append(out.Entries, render.Entries(d.GetEntries())...)
 		switch hits := d.GetHits(); {
 		case hits < 0:
 			out.Hits, out.Refund = uint64(-hits), true

@@ -3,7 +3,9 @@ package grants
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
+	"strconv"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -20,11 +22,61 @@ const (
 // version, begins a resync, which reads all grants. mu of the Keeper must be held in all methods.
 type look struct {
 	*Keeper
-	pages   *pages            // pages whose changes are not in force yet
-	seen    map[string]bool   // slots with a grant, during a resync; else nil
-	lost    bool              // Redis has lost grants that are not put back yet
-	older   map[string]string // while lost: the IDs of grants by slot, each older than the grant that is known here
-	repairs int               // attempts to put keys or grants back
+	changes map[string]*limiter.Grant // of the pages, by slot, not in force yet. nil: the slot has no grant now
+	seen    map[string]bool           // slots with a grant, during a resync; else nil
+	lost    bool                      // Redis has lost grants that are not put back yet
+	older   map[string]string         // while lost: the IDs of grants by slot, each older than the grant that is known here
+	repairs int                       // attempts to put keys or grants back
+}
+
+// page is an answer of the script sync.
+type page struct {
+	epoch         string
+	version, from uint64
+	grants        int
+	last          uint64 // version of the last change
+	full          bool   // there may be more changes
+	changes       map[string]*limiter.Grant
+}
+
+// read asks for changes after the known version. A page of 200 grants takes 0.6 ms in Redis and 2
+// ms of CPU here.
+func (k *Keeper) read(ctx context.Context, all bool) (*page, error) {
+	s, flag := k.shared, "0"
+	if all {
+		flag = "1"
+	}
+	answer, err := s.run(ctx, "sync", s.epoch, strconv.FormatUint(s.version, 10), strconv.Itoa(pageSize), flag)
+	if err != nil {
+		return nil, err
+	}
+	if len(answer) < 4 || len(answer)%3 != 1 {
+		return nil, errAnswer
+	}
+	number := func(text string) (n uint64) {
+		n, e := strconv.ParseUint(text, 10, 64)
+		err = errors.Join(err, e)
+		return n
+	}
+	p := &page{epoch: answer[0], full: len(answer) == 4+3*pageSize, changes: make(map[string]*limiter.Grant)}
+	p.version, p.from, p.grants = number(answer[1]), number(answer[2]), int(number(answer[3]))
+	p.last = p.from
+	for i := 4; i < len(answer); i += 3 { // slot, version and value of each change
+		at, text := answer[i], answer[i+2]
+		p.last = number(answer[i+1])
+		p.changes[at] = nil
+		if text == "" {
+			continue
+		}
+		g, wrong := value(text)
+		if wrong != nil {
+			k.options.Logger.LogAttrs(ctx, slog.LevelError, "a grant in Redis cannot be read, and has no effect here",
+				slog.String("slot", at), slog.String("error", wrong.Error()))
+			continue
+		}
+		p.changes[at] = g
+	}
+	return p, err
 }
 
 // maxRepairs is a number of attempts in one look. Somebody may delete keys again and again.
@@ -33,7 +85,7 @@ const maxRepairs = 3
 // followLocked reads changes until there are no more. After an error the changes that were read are
 // in force, and the next look begins where this one began. mu must be held.
 func (k *Keeper) followLocked(ctx context.Context) error {
-	s, l := k.shared, &look{Keeper: k, pages: newPages(k.options.Logger)}
+	s, l := k.shared, &look{Keeper: k, changes: make(map[string]*limiter.Grant)}
 	epoch, version := s.epoch, s.version
 	for {
 		done, err := l.next(ctx)
@@ -68,7 +120,7 @@ func (l *look) next(ctx context.Context) (done bool, err error) {
 	case restarts:
 		l.resync(p)
 	}
-	l.pages.add(ctx, p)
+	maps.Copy(l.changes, p.changes) // of two changes of a slot the later one counts
 	s.version = p.last
 	if p.full {
 		return false, nil
@@ -79,9 +131,9 @@ func (l *look) next(ctx context.Context) (done bool, err error) {
 
 // take puts the changes of the pages in force.
 func (l *look) take(ctx context.Context) {
-	changes := l.pages.take()
-	l.keepNewer(changes)
-	l.takeLocked(ctx, changes)
+	l.keepNewer(l.changes)
+	l.takeLocked(ctx, l.changes)
+	l.changes = make(map[string]*limiter.Grant)
 }
 
 // keepNewer drops changes to an older grant than the known one, if Redis has lost grants. The
@@ -148,12 +200,10 @@ func (l *look) resync(first *page) {
 // finish puts the changes in force when there are no more pages. The look goes on if grants had to
 // be put back: others may have changed these slots meanwhile.
 func (l *look) finish(ctx context.Context, last *page) (done bool, err error) {
-	changes := l.pages.take()
 	if l.seen != nil {
-		l.see(changes)
+		l.see(l.changes)
 	}
-	l.keepNewer(changes)
-	l.takeLocked(ctx, changes)
+	l.take(ctx)
 	if l.lost {
 		older := l.older
 		l.lost, l.older = false, nil

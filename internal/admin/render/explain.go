@@ -41,9 +41,7 @@ func Request(domain string, all []*adminv1.Descriptor) *limiter.Request {
 	r := &limiter.Request{Domain: domain}
 	for _, in := range all {
 		d := r.Add()
-		for _, e := range in.GetEntries() {
-			d.Entries = append(d.Entries, descriptors.Entry{Key: e.GetKey(), Value: e.GetValue()})
-		}
+		d.Entries = append(d.Entries, Entries(in.GetEntries())...)
 		if in != nil && in.Hits != nil {
 			d.Hits, d.Probe = uint64(in.GetHits()), in.GetHits() == 0
 		}

@@ -21,10 +21,7 @@ func Grant(l *limiter.Limiter, g *limiter.Grant) *adminv1.Grant {
 	}
 	out := &adminv1.Grant{
 		Id: g.ID, Domain: g.Domain, Limit: g.Limit, Burst: g.Burst, Reason: g.Reason, By: g.By, Rule: g.Rule,
-		Until: timestamppb.New(g.Until), GivenAt: timestamppb.New(g.Given),
-	}
-	for _, e := range g.Entries {
-		out.Entries = append(out.Entries, &adminv1.Entry{Key: e.Key, Value: e.Value})
+		Until: timestamppb.New(g.Until), GivenAt: timestamppb.New(g.Given), Entries: EntryMessages(g.Entries),
 	}
 	switch g.Gives {
 	case limiter.GivesRequests:

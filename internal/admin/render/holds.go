@@ -2,6 +2,7 @@ package render
 
 import (
 	"encoding/hex"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -19,6 +20,16 @@ func Entries(all []*adminv1.Entry) []descriptors.Entry {
 	entries := make([]descriptors.Entry, 0, len(all))
 	for _, e := range all {
 		entries = append(entries, descriptors.Entry{Key: e.GetKey(), Value: e.GetValue()})
+	}
+	return entries
+}
+
+// EntryMessages returns entries as messages. Texts that are not UTF-8 get U+FFFD in place of the wrong
+// bytes.
+func EntryMessages(all []descriptors.Entry) []*adminv1.Entry {
+	entries := make([]*adminv1.Entry, 0, len(all))
+	for _, e := range all {
+		entries = append(entries, &adminv1.Entry{Key: strings.ToValidUTF8(e.Key, "\uFFFD"), Value: strings.ToValidUTF8(e.Value, "\uFFFD")})
 	}
 	return entries
 }

@@ -61,13 +61,10 @@ func topKey(k *limiter.TopKey) *adminv1.TopKey {
 	out := &adminv1.TopKey{
 		Key: strings.ToValidUTF8(k.Key, "\uFFFD"), Domain: strings.ToValidUTF8(k.Domain, "\uFFFD"), Rule: strings.ToValidUTF8(k.Path, "\uFFFD"),
 		Hits: k.Hits, HitsError: k.HitsError, Denied: k.Denied, DeniedError: k.DeniedError,
-		Used: k.Used, Remaining: k.Remaining, Current: k.Current, Cut: k.Cut,
+		Used: k.Used, Remaining: k.Remaining, Current: k.Current, Cut: k.Cut, Entries: EntryMessages(k.Entries),
 	}
 	if r := k.Rule; r != nil {
 		out.File, out.Line, out.ShadowMode = r.File, uint32(r.Line), r.Shadow && k.Override == nil
-	}
-	for _, e := range k.Entries {
-		out.Entries = append(out.Entries, &adminv1.Entry{Key: strings.ToValidUTF8(e.Key, "\uFFFD"), Value: strings.ToValidUTF8(e.Value, "\uFFFD")})
 	}
 	if !k.Cut {
 		out.Limit = Limit(&k.Limit)

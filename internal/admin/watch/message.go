@@ -54,10 +54,7 @@ func (b *builder) request(e *event) *adminv1.WatchedRequest {
 func (b *builder) descriptor(d *descriptor, told bool) *adminv1.WatchedDescriptor {
 	out := &adminv1.WatchedDescriptor{
 		Hits: d.hits, Outcome: d.outcome, Override: d.override,
-		Entries: make([]*adminv1.Entry, len(d.entries)), Limits: make([]*adminv1.WatchedLimit, len(d.limits)),
-	}
-	for i, e := range d.entries {
-		out.Entries[i] = &adminv1.Entry{Key: valid(e.Key), Value: valid(e.Value)}
+		Entries: render.EntryMessages(d.entries), Limits: make([]*adminv1.WatchedLimit, len(d.limits)),
 	}
 	if d.rule != nil {
 		out.Rule, out.File, out.Line = valid(d.rule.Path), valid(d.rule.File), uint32(d.rule.Line)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"strings"
 	"sync"
@@ -295,4 +296,17 @@ func TestAConnectionThatComesDuringADrainHasASecond(t *testing.T) {
 			t.Errorf("the connection ended with %v after %v, want %v", err, time.Since(begun), greetTime)
 		}
 	})
+}
+
+func BenchmarkRequest(b *testing.B) {
+	bound := NewConnections(ConnectionOptions{Max: 10, Logger: slog.New(slog.DiscardHandler)})
+	client, server := net.Pipe()
+	defer client.Close()
+	c := bound.admit(server)
+	defer c.Close()
+	for b.Loop() {
+		c.Begin()
+		c.Answered()
+		c.Done()
+	}
 }

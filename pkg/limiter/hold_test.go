@@ -2,9 +2,12 @@ package limiter_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -262,5 +265,241 @@ func TestABeginThatAnotherDescriptorDeniesIsNotBegun(t *testing.T) {
 	must.Do(t, f.Check(t.Context(), request("edge", "tenant=a,request=r1", "model=a,request=r1"), &v))
 	if got := holdTally(f, "tenant"); !v.OverLimit || got != (limiter.HoldTally{}) {
 		t.Errorf("over limit %v, holders %+v; want a denial that holds nothing", v.OverLimit, got)
+	}
+}
+
+const slotRules = `domain: edge
+descriptors:
+  - {key: model, rate_limit: {algorithm: concurrency, max_in_flight: 2, name: slots, hold: {begin: r, end: d, at_most: 1m}}}
+  - {key: tokens, rate_limit: {algorithm: fixed_window, unit: day, requests_per_unit: 100, hold: {begin: r, end: d, at_most: 1m}}}
+  - {key: shadow, shadow_mode: true, rate_limit: {algorithm: concurrency, max_in_flight: 1, hold: {begin: r, end: d, at_most: 1m}}}
+  - {key: quota, quota_mode: true, rate_limit: {algorithm: concurrency, max_in_flight: 1, hold: {begin: r, end: d, at_most: 1m}}}
+  - {key: other, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 100}}
+  - {key: banned, rate_limit: {unit: day, requests_per_unit: 0}}
+  - {key: vip, rate_limit: {unlimited: true, replaces: [{name: slots}]}}
+`
+
+// step is a request, and the answer as fixture.check writes it.
+type step struct {
+	ask  []string
+	want string
+}
+
+func TestHoldersThroughTheStore(t *testing.T) {
+	one := func(text, want string) step { return step{[]string{text}, want} }
+	for name, steps := range map[string][]step{
+		"slots": {
+			one("model=a,r=1", "OK ok:1/2"), one("model=a,r=2", "OK ok:0/2"), one("model=a,r=3", "OVER over:0/2"), one("model=b,r=3", "OK ok:1/2"),
+			one("model=a,d=3", "OK ok:0/2"), one("model=a,r=1", "OK ok:0/2"), one("model=a,d=1", "OK ok:1/2"), one("model=a,d=1", "OK ok:1/2"),
+			one("model=a,r=4 hits=2", "OVER over:1/2"), one("model=a,r=4 hits=0", "OK ok:1/2"), one("model=a,r=4", "OK ok:0/2"),
+		},
+		"costs": {
+			one("tokens=a,r=1 hits=60", "OK ok:40/100"), one("tokens=a,r=2 hits=60", "OVER over:40/100"), one("tokens=a,d=2 hits=60", "OK ok:40/100"),
+			one("tokens=a,d=1 hits=10", "OK ok:90/100"), one("tokens=a,d=1 hits=10", "OK ok:90/100"), one("tokens=a,d=9 hits=50", "OK ok:40/100"),
+			one("tokens=a,r=3 hits=40", "OK ok:0/100"), one("tokens=a,d=3 hits=70", "OK ok:0/100"), one("tokens=a,r=4 hits=0", "OVER over:0/100"),
+		},
+		"a begin that another descriptor denies holds nothing": {
+			{[]string{"model=a,r=1", "tokens=a,r=1 hits=60", "banned=x"}, "OVER ok:2/2 ok:100/100 over:0/0"},
+			{[]string{"model=a,d=1", "tokens=a,d=1 hits=60"}, "OK ok:2/2 ok:100/100"},
+		},
+		"an end is applied in a request that is denied": {
+			one("model=a,r=1 hits=2", "OK ok:0/2"), {[]string{"model=a,d=1", "banned=x"}, "OVER ok:2/2 over:0/0"}, one("model=a,r=2 hits=2", "OK ok:0/2"),
+		},
+		"in shadow mode a denied one passes and holds nothing": {
+			one("shadow=a,r=1", "OK ok:0/1"), one("shadow=a,r=2", "OK shadowed:0/1"), one("shadow=a,d=2", "OK ok:0/1"), one("shadow=a,d=1", "OK ok:1/1"),
+		},
+		"a quota that is over holds nothing": {
+			{[]string{"quota=a,r=1", "other=a"}, "OK ok:0/1 ok:99/100"},
+			{[]string{"quota=a,r=2", "other=a"}, "OK over:0/1 ok:98/100"},
+			one("quota=a,d=2", "OK ok:0/1"), one("quota=a,d=1", "OK ok:1/1"),
+		},
+		"a replaced limit holds nothing": {
+			{[]string{"model=a,r=1 hits=2", "vip=x"}, "OK replaced unlimited"}, one("model=a,r=2 hits=2", "OK ok:0/2"),
+		},
+		"a request without a name holds, and its end does nothing": {
+			one("model=a,r=", "OK ok:1/2"), one("model=a,r=", "OK ok:0/2"), one("model=a,d=", "OK ok:0/2"), one("model=a,r=1", "OVER over:0/2"),
+		},
+		"an override gives the slots": {
+			one("model=a,r=1 override=3", "OK ok:2/3"), one("model=a,r=2", "OK ok:0/2"), one("model=a,r=3", "OVER over:0/2"), one("model=a,r=3 override=3", "OK ok:0/3"),
+			one("model=a,d=1 override=3", "OK ok:1/3"),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, slotRules)
+				for i, s := range steps {
+					if got := f.check(request("edge", s.ask...)); got != s.want {
+						t.Errorf("step %d, %v: got %s; want %s", i, s.ask, got, s.want)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestSlotsAreFreeAtMostLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, slotRules)
+		f.check(request("edge", "model=a,r=1 hits=2"))
+		time.Sleep(time.Minute - time.Nanosecond)
+		if got := f.check(request("edge", "model=a,r=2")); got != "OVER over:0/2" {
+			t.Errorf("before at_most: got %s", got)
+		}
+		time.Sleep(time.Nanosecond)
+		if got := f.check(request("edge", "model=a,r=2 hits=2")); got != "OK ok:0/2" {
+			t.Errorf("at at_most: got %s", got)
+		}
+	})
+}
+
+func TestHoldersThatHoldAndRunOutAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, slotRules)
+		for _, path := range []string{"model", "tokens"} {
+			for _, end := range []string{"r=1", "r=2", "r=2", "d=1"} {
+				f.check(request("edge", path+"=a,"+end))
+			}
+			if got := holdTally(f, path); got.Held != 1 || got.RanOut != 0 {
+				t.Errorf("%s, one of two has ended: %+v", path, got)
+			}
+		}
+		must.Get(f.Release(t.Context(), "edge", []limiter.Entry{{Key: "tokens", Value: "a"}}, store.HolderOf([]byte("2"))))(t)
+		time.Sleep(time.Minute + 6*time.Second)
+		for path, want := range map[string]uint64{"model": 1, "tokens": 0} {
+			f.check(request("edge", path+"=a,d=2")) // too late
+			if got := holdTally(f, path); got.Held != 0 || got.RanOut != want {
+				t.Errorf("%s, after at_most: %+v; want %d that ran out", path, got, want)
+			}
+		}
+	})
+}
+
+func TestAReloadFreesNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const wide = "domain: edge\ndescriptors: [{key: model, rate_limit: {algorithm: concurrency, max_in_flight: 3, hold: {begin: r, end: d, at_most: 1m}}}]"
+		const narrow = "domain: edge\ndescriptors: [{key: model, rate_limit: {algorithm: concurrency, max_in_flight: 1, hold: {begin: r, end: d, at_most: 5s}}}]"
+		f := newFixture(t, wide)
+		for _, r := range []string{"1", "2", "3"} {
+			f.check(request("edge", "model=a,r="+r))
+		}
+		f.rules(narrow)
+		time.Sleep(10 * time.Second) // a change of at_most is for new holders
+		for _, s := range []step{
+			{[]string{"model=a,r=4"}, "OVER over:0/1"},
+			{[]string{"model=a,d=1"}, "OK ok:0/1"},
+			{[]string{"model=a,d=2"}, "OK ok:0/1"},
+			{[]string{"model=a,r=4"}, "OVER over:0/1"},
+			{[]string{"model=a,d=3"}, "OK ok:1/1"},
+			{[]string{"model=a,r=4"}, "OK ok:0/1"},
+		} {
+			if got := f.check(request("edge", s.ask...)); got != s.want {
+				t.Errorf("%v: got %s; want %s", s.ask, got, s.want)
+			}
+		}
+		f.rules("domain: edge\ndescriptors: [{key: model, rate_limit: {unit: day, requests_per_unit: 5}}]")
+		if got := f.check(request("edge", "model=a,d=4")); got != "OK none" {
+			t.Errorf("the end after a reload without hold: got %s", got)
+		}
+	})
+}
+
+func TestResetForgetsHolders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, slotRules)
+		f.check(request("edge", "model=a,r=1 hits=2"))
+		if keys, forgotten, err := f.Reset(t.Context(), request("edge", "model=a")); err != nil || forgotten != 1 || len(keys) != 1 {
+			t.Fatalf("Reset = %v, %d, %v", keys, forgotten, err)
+		}
+		for _, s := range []step{{[]string{"model=a,r=2 hits=2"}, "OK ok:0/2"}, {[]string{"model=a,d=1"}, "OK ok:0/2"}} {
+			if got := f.check(request("edge", s.ask...)); got != s.want {
+				t.Errorf("%v: got %s; want %s", s.ask, got, s.want)
+			}
+		}
+	})
+}
+
+func TestHoldersAreListedForEachLimit(t *testing.T) {
+	f, n := newNoting(t)
+	n.held = []store.Held{{Holder: store.HolderOf([]byte("r1")), Hits: 3}}
+	rule, all, err := f.Holders(t.Context(), "edge", []limiter.Entry{{Key: "tenant", Value: "a"}}, 5)
+	if err != nil || rule.Path != "tenant" || len(all) != 2 {
+		t.Fatalf("Holders = %v, %+v, %v", rule, all, err)
+	}
+	for i, key := range []string{"4:edge|6:tenant=1:a#token_bucket/1m", "4:edge|6:tenant=1:a#token_bucket/1h"} {
+		if h := all[i]; h.Key != key || !h.Listed || h.All != 1 || !slices.Equal(h.Held, n.held) {
+			t.Errorf("limit %d: got %+v", i, h)
+		}
+		if want := "list " + key + " 5"; n.lines[i] != want {
+			t.Errorf("call %d: got %q; want %q", i, n.lines[i], want)
+		}
+	}
+	n.err = store.ErrNotListed
+	if _, all, err = f.Holders(t.Context(), "edge", []limiter.Entry{{Key: "tenant", Value: "a"}, {Key: "done", Value: "x"}}, 5); err != nil || all[0].Listed || len(all) != 2 {
+		t.Errorf("a store that does not list: got %+v, %v", all, err)
+	}
+	n.err = errors.New("broken")
+	if _, _, err = f.Holders(t.Context(), "edge", []limiter.Entry{{Key: "tenant", Value: "a"}}, 5); !errors.Is(err, n.err) {
+		t.Errorf("a broken store: got the error %v", err)
+	}
+	for name, entries := range map[string][]limiter.Entry{"no rule": {{Key: "other"}}, "a rule without holders": {{Key: "vip", Value: "x"}}, "none": nil} {
+		if _, _, err := f.Holders(t.Context(), "edge", entries, 5); !errors.Is(err, limiter.ErrNoHolders) {
+			t.Errorf("%s: got the error %v; want %v", name, err, limiter.ErrNoHolders)
+		}
+	}
+	if _, _, err := f.Holders(t.Context(), "elsewhere", []limiter.Entry{{Key: "tenant"}}, 5); !errors.Is(err, limiter.ErrNoHolders) {
+		t.Errorf("no such domain: got the error %v", err)
+	}
+}
+
+func TestReleaseCancelsAtEachLimit(t *testing.T) {
+	f, n := newNoting(t)
+	r1 := store.HolderOf([]byte("r1"))
+	n.was[r1] = algorithms.Hold{Status: algorithms.HoldHeld, Hits: 3}
+	all, err := f.Release(t.Context(), "edge", []limiter.Entry{{Key: "tenant", Value: "a"}}, r1)
+	if err != nil || len(all) != 2 || all[0].Hold.Was.Hits != 3 {
+		t.Fatalf("Release = %+v, %v", all, err)
+	}
+	want := []string{
+		"4:edge|6:tenant=1:a#token_bucket/1m hits=0 exact cancel r1 10m0s",
+		"4:edge|6:tenant=1:a#token_bucket/1h hits=0 exact cancel r1 20m0s",
+	}
+	if diff := cmp.Diff(want, n.lines); diff != "" {
+		t.Errorf("charges (-want +got):\n%s", diff)
+	}
+	if got := holdTally(f, "tenant"); got != (limiter.HoldTally{Released: 1}) {
+		t.Errorf("a release counts as %+v", got)
+	}
+	if _, err := f.Release(t.Context(), "edge", []limiter.Entry{{Key: "vip", Value: "a"}}, r1); !errors.Is(err, limiter.ErrNoHolders) {
+		t.Errorf("no holders: got the error %v", err)
+	}
+}
+
+func TestResetNeedsNoHolder(t *testing.T) {
+	want := []string{"4:edge|6:tenant=1:a#token_bucket/1h", "4:edge|6:tenant=1:a#token_bucket/1m", "4:edge|6:tenant=1:a#token_bucket/1s"}
+	for _, text := range []string{"tenant=a", "tenant=a,request=r1", "tenant=a,done=r1"} {
+		f, n := newNoting(t)
+		keys, forgotten, err := f.Reset(t.Context(), request("edge", text))
+		slices.Sort(keys)
+		if err != nil || forgotten != 3 || !slices.Equal(keys, want) || len(n.lines) != 3 {
+			t.Errorf("%s: Reset = %v, %d, %v; want %v", text, keys, forgotten, err, want)
+		}
+	}
+}
+
+func TestExplainShowsTheHolderAndTheOthers(t *testing.T) {
+	f, n := newNoting(t)
+	n.held = []store.Held{{Holder: store.HolderOf([]byte("r2")), Hits: 3}}
+	n.was[store.HolderOf([]byte("r1"))] = algorithms.Hold{Status: algorithms.HoldHeld, Hits: 4}
+	all, err := f.Explain(t.Context(), request("edge", "tenant=a,request=r1"))
+	if err != nil || len(all[0].Limits) != 3 {
+		t.Fatalf("Explain = %+v, %v", all, err)
+	}
+	for i, limit := range all[0].Limits {
+		switch holds := i != 1; {
+		case holds && (limit.Hold.Was.Hits != 4 || limit.Holders.All != 1 || limit.Holders.Held[0].Hits != 3):
+			t.Errorf("limit %d: got %+v", i, limit)
+		case !holds && (limit.Hold != nil || limit.Holders != nil):
+			t.Errorf("a limit without holders: got %+v", limit)
+		}
 	}
 }

@@ -105,6 +105,7 @@ descriptors:
 
 			`weir_rules{domain="edge"}`: 4,
 		}
+		synctest.Wait() // the server counts the bytes of an answer until it has written it
 		got := metricstest.Gather(t, f.registry, "weir_")
 		maps.DeleteFunc(got, func(name string, _ float64) bool { return strings.HasPrefix(name, "weir_request_duration") })
 		if diff := cmp.Diff(want, got); diff != "" {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -18,9 +19,7 @@ func startSentinels(t *testing.T) (*parts.Sentinels, *Conn, *logLines) {
 	c, lines := connectedTo(t, Options{
 		URLs: []string{"redis-sentinel://:secret@" + strings.Join(s.Addresses(), ",") + "/" + parts.SentinelName + "?sentinel_password=hidden"},
 	})
-	if err := c.patiently(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.patiently())
 	return s, c, lines
 }
 
@@ -37,24 +36,17 @@ func TestFailoverBySentinelIsFollowed(t *testing.T) {
 		}},
 		{"primary_stopped", func(t *testing.T, _ *parts.Sentinels, primary *parts.Redis) {
 			t.Helper()
-			if err := primary.Pause(soon(t)); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, primary.Pause(soon(t)))
 		}},
 		{"primary_lives_on_as_replica", func(t *testing.T, s *parts.Sentinels, _ *parts.Redis) {
 			t.Helper()
-			if _, err := s.Sentinels[1].Do(soon(t), "SENTINEL", "FAILOVER", parts.SentinelName); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(s.Sentinels[1].Do(soon(t), "SENTINEL", "FAILOVER", parts.SentinelName))(t)
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			s, c, lines := startSentinels(t)
-			old, err := s.Primary(soon(t))
-			if err != nil {
-				t.Fatal(err)
-			}
+			old := must.Get(s.Primary(soon(t)))(t)
 			begun := time.Now()
 			test.fault(t, s, old)
 			timed := newPace(t)
@@ -67,10 +59,7 @@ func TestFailoverBySentinelIsFollowed(t *testing.T) {
 			})
 			outage := time.Since(begun)
 			t.Logf("commands succeed after %v", outage)
-			primary, err := s.AwaitNewPrimary(soon(t), old)
-			if err != nil {
-				t.Fatal(err)
-			}
+			primary := must.Get(s.AwaitNewPrimary(soon(t), old))(t)
 			if err := worksAt(c, primary); err != nil {
 				t.Error(err)
 			}
@@ -111,23 +100,18 @@ func TestSentinelsThatNameADeadPrimaryAreNotHammered(t *testing.T) {
 		t.Errorf("%d goroutines", most)
 	}
 	for _, sentinel := range s.Sentinels {
-		list, err := sentinel.Do(soon(t), "CLIENT", "LIST")
-		if err != nil {
-			t.Fatal(err)
-		}
+		list := must.Get(sentinel.Do(soon(t), "CLIENT", "LIST"))(t)
 		if text, _ := list.ToString(); strings.Count(text, "name=weir ") > 1 {
 			t.Errorf("several connections to a Sentinel:\n%s", text)
 		}
 	}
-	if err := s.Data[0].Restart(soon(t)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Data[0].Restart(soon(t)))
 	begun := time.Now()
 	await(t, "a command", c.works)
 	t.Logf("commands succeed %v after the restart", time.Since(begun))
-	if err := lines.has("redis connected", "redis is not reachable", "redis is reachable again"); err != nil {
-		t.Error(err)
-	}
+	await(t, "the log", func() error {
+		return lines.has("redis connected", "redis is not reachable", "redis is reachable again")
+	})
 }
 
 // worksAt returns nil when the server answers commands.
@@ -148,31 +132,17 @@ func TestFailoverOfAClusterIsFollowed(t *testing.T) {
 	t.Parallel()
 	cluster := started(t, parts.StartCluster, parts.RedisOptions{})
 	c, _ := connectedTo(t, Options{URLs: urlOf("redis-cluster", cluster.Addresses()[0])})
-	slot, err := cluster.Slot(soon(t), "{connection}")
-	if err != nil {
-		t.Fatal(err)
-	}
-	old, err := cluster.PrimaryOf(soon(t), slot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.patiently(); err != nil {
-		t.Fatal(err)
-	}
+	slot := must.Get(cluster.Slot(soon(t), "{connection}"))(t)
+	old := must.Get(cluster.PrimaryOf(soon(t), slot))(t)
+	must.Do(t, c.patiently())
 	begun := time.Now()
 	old.Kill()
 	timed := newPace(t)
 	await(t, "a command", func() error { return timed.works(c) })
 	t.Logf("commands succeed %v after the primary's death", time.Since(begun))
-	if err := old.Restart(soon(t)); err != nil {
-		t.Fatal(err)
-	}
-	if err := cluster.AwaitWhole(soon(t)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := cluster.FailOver(soon(t), slot); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, old.Restart(soon(t)))
+	must.Do(t, cluster.AwaitWhole(soon(t)))
+	must.Get(cluster.FailOver(soon(t), slot))(t)
 	begun = time.Now()
 	await(t, "a command", c.works)
 	t.Logf("commands succeed %v after a failover that was asked for", time.Since(begun))
@@ -182,30 +152,19 @@ func TestFailoverOfAClusterIsFollowed(t *testing.T) {
 func TestStoppedNodeOfAClusterStopsNoOther(t *testing.T) {
 	cluster := started(t, parts.StartCluster, parts.RedisOptions{})
 	c, _ := connectedTo(t, Options{URLs: urlOf("redis-cluster", cluster.Addresses()...)})
-	slot, err := cluster.Slot(soon(t), "{connection}")
-	if err != nil {
-		t.Fatal(err)
-	}
-	stopped, err := cluster.PrimaryOf(soon(t), slot)
-	if err != nil {
-		t.Fatal(err)
-	}
+	slot := must.Get(cluster.Slot(soon(t), "{connection}"))(t)
+	stopped := must.Get(cluster.PrimaryOf(soon(t), slot))(t)
 	other := "" // a key of another node
 	for i := 0; other == ""; i++ {
 		key := fmt.Sprint("key ", i)
-		slot, err := cluster.Slot(soon(t), key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		slot := must.Get(cluster.Slot(soon(t), key))(t)
 		if primary, err := cluster.PrimaryOf(soon(t), slot); err != nil {
 			t.Fatal(err)
 		} else if primary != stopped {
 			other = key
 		}
 	}
-	if err := stopped.Pause(soon(t)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, stopped.Pause(soon(t)))
 	begun := time.Now()
 	var slowest time.Duration
 	await(t, "a command to a new primary", func() error {

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // The answers of a fuzzed server stand after each other, with this byte between them.
@@ -27,10 +29,7 @@ const nextAnswer = 0xff
 func driveRueidis(tb testing.TB, mode uint8, data []byte) {
 	tb.Helper()
 	url := []string{"redis://h", "redis-sentinel://h/main", "redis-cluster://h"}[mode%3]
-	target, err := Options{URLs: []string{url}}.Parse()
-	if err != nil {
-		tb.Fatal(err)
-	}
+	target := must.Get(Options{URLs: []string{url}}.Parse())(tb)
 	login := []string{
 		"%2\r\n$7\r\nversion\r\n$5\r\n6.2.0\r\n$5\r\nproto\r\n:3\r\n",
 		"-ERR unknown command 'HELLO'\r\n",

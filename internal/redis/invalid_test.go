@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 // inChild is set in the process that a test starts for a case that could end the process.
@@ -60,9 +62,7 @@ func invalidReplyIsAnOutage(t *testing.T, command, reply string) {
 	f := newFakeRedis(t, "7.0.0")
 	node := f.listener.Addr().String()
 	c, lines := connectedTo(t, Options{URLs: urlOf("redis", node)})
-	if err := c.patiently(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.patiently())
 	invalid := func(_ net.Conn, words []string) string {
 		if words[0] == command {
 			return reply

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
 	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -30,10 +31,7 @@ func TestDeps(t *testing.T) {
 // where Redis is required.
 func started[T interface{ Kill() }, O any](t *testing.T, start func(ctx context.Context, binary, dir string, o O) (T, error), o O) T {
 	t.Helper()
-	servers, err := start(soon(t), parts.NeedRedis(t, filepath.Join("..", "..")), t.TempDir(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	servers := must.Get(start(soon(t), parts.NeedRedis(t, filepath.Join("..", "..")), t.TempDir(), o))(t)
 	t.Cleanup(servers.Kill)
 	return servers
 }
@@ -47,9 +45,7 @@ func startRedis(t *testing.T, o parts.RedisOptions) *parts.Redis {
 func steadyCluster(t *testing.T, o parts.RedisOptions) *parts.Cluster {
 	t.Helper()
 	c := started(t, parts.StartCluster, o)
-	if err := c.DisableFailover(soon(t)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.DisableFailover(soon(t)))
 	return c
 }
 
@@ -69,9 +65,7 @@ func goroutines(t *testing.T) func() (running int, stacks []string) {
 	return func() (running int, stacks []string) {
 		t.Helper()
 		var profile bytes.Buffer
-		if err := pprof.Lookup("goroutine").WriteTo(&profile, 1); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, pprof.Lookup("goroutine").WriteTo(&profile, 1))
 		for stack := range strings.SplitSeq(profile.String(), "\n\n") {
 			if !strings.Contains(stack, mark) {
 				continue
@@ -153,10 +147,7 @@ func (l *logLines) about(node *parts.Redis, part string) (n int) {
 // connecting returns a Conn that the test closes.
 func connecting(t *testing.T, o Options) (*Conn, *logLines) {
 	t.Helper()
-	target, err := o.Parse()
-	if err != nil {
-		t.Fatal(err)
-	}
+	target := must.Get(o.Parse())(t)
 	lines := &logLines{}
 	c := Dial(target, slog.New(slog.NewTextHandler(lines, &slog.HandlerOptions{Level: slog.LevelDebug})))
 	t.Cleanup(func() {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -27,25 +28,15 @@ func TestNodesSayThePrimaryOfEachSlot(t *testing.T) {
 	}
 	learn := func() *Nodes {
 		t.Helper()
-		answer, err := cluster.Nodes[0].Do(soon(t), "CLUSTER", "SLOTS")
-		if err != nil {
-			t.Fatal(err)
-		}
-		ranges, err := answer.ToArray()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.nodes.learn(ranges); err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(cluster.Nodes[0].Do(soon(t), "CLUSTER", "SLOTS"))(t)
+		ranges := must.Get(answer.ToArray())(t)
+		must.Do(t, c.nodes.learn(ranges))
 		return c.Nodes()
 	}
 	if learn() != first {
 		t.Error("the nodes are another pointer though no slot has another node")
 	}
-	if err := cluster.MigrateSlot(soon(t), 0, cluster.Nodes[2]); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, cluster.MigrateSlot(soon(t), 0, cluster.Nodes[2]))
 	want := *first
 	want[0] = first[slotCount-1]
 	if got := learn(); *got != want {
@@ -67,14 +58,8 @@ func TestMoreNodesOrSlotsThanAClusterHasAreRefused(t *testing.T) {
 		{"all slots twice", "for i = 0, 1 do t[#t+1] = {0, 16383, {'host', 1, 'id' .. i}} end", true},
 		{"a range that ends before it begins", "t[1] = {100, 0, {'host', 1, 'id'}}", true},
 	} {
-		answer, err := r.Do(soon(t), "EVAL", "local t = {} "+test.ranges+" return t", "0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		ranges, err := answer.ToArray()
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must.Get(r.Do(soon(t), "EVAL", "local t = {} "+test.ranges+" return t", "0"))(t)
+		ranges := must.Get(answer.ToArray())(t)
 		var c Conn
 		if err := c.nodes.learn(ranges); (err != nil) != test.refused || (c.Nodes() == nil) != test.refused {
 			t.Errorf("%s: %v; want refused: %v", test.name, err, test.refused)

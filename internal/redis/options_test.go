@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -51,10 +52,7 @@ func TestParseReadsEveryForm(t *testing.T) {
 		{"clusters", []string{"valkeys-cluster://a:1", "rediss-cluster://:secret@b:1"}, "rediss-cluster://:***@a:1,b:1", Target{topology: "cluster", network: "tcp", addresses: []string{"a:1", "b:1"}, login: login{password: "secret"}, security: &security{}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := Options{URLs: test.urls}.Parse()
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must.Get(Options{URLs: test.urls}.Parse())(t)
 			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(Target{}, login{}, security{})); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
@@ -79,9 +77,7 @@ func TestParseTakesUserAndPasswordFromEither(t *testing.T) {
 	dir := t.TempDir()
 	file := func(text string) string {
 		path := filepath.Join(dir, text)
-		if err := os.WriteFile(path, []byte(text+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(path, []byte(text+"\n"), 0o600))
 		return path
 	}
 	for _, o := range []Options{
@@ -180,42 +176,26 @@ func TestParseNamesEveryMistake(t *testing.T) {
 
 func TestFilesOfTLSAreReadAgainForEachConnection(t *testing.T) {
 	dir := t.TempDir()
-	first, err := parts.NewCertificates(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	target, err := Options{URLs: []string{"rediss://a"}, CA: first.CA, Cert: first.ClientCert, Key: first.ClientKey}.Parse()
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must.Get(parts.NewCertificates(dir))(t)
+	target := must.Get(Options{URLs: []string{"rediss://a"}, CA: first.CA, Cert: first.ClientCert, Key: first.ClientKey}.Parse())(t)
 	seen := func() (string, string) {
 		t.Helper()
-		config, err := target.security.config("a:6379")
-		if err != nil {
-			t.Fatal(err)
-		}
+		config := must.Get(target.security.config("a:6379"))(t)
 		if config.ServerName != "a" {
 			t.Errorf("server name %q", config.ServerName)
 		}
-		pair, err := config.GetClientCertificate(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		pair := must.Get(config.GetClientCertificate(nil))(t)
 		return pair.Leaf.SerialNumber.String(), fmt.Sprint(config.RootCAs.Subjects()) //nolint:staticcheck // the pool is not the system's
 	}
 	serial, _ := seen()
 	if again, _ := seen(); again != serial {
 		t.Errorf("certificate %s became %s without a new file", serial, again)
 	}
-	if _, err := parts.NewCertificates(dir); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(parts.NewCertificates(dir))(t)
 	if again, _ := seen(); again == serial {
 		t.Errorf("still certificate %s", serial)
 	}
-	if err := os.WriteFile(first.CA, []byte("nothing"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(first.CA, []byte("nothing"), 0o600))
 	if _, err := target.security.config("a:6379"); err == nil || !strings.Contains(err.Error(), "ca.pem: holds no certificate: must be PEM") {
 		t.Errorf("got %v", err)
 	}
@@ -227,11 +207,8 @@ func TestFilesOfTLSAreReadAgainForEachConnection(t *testing.T) {
 }
 
 func TestKeyOfAnotherCertificateIsAMistake(t *testing.T) {
-	one, err := parts.NewCertificates(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = Options{URLs: []string{"rediss://a"}, CA: one.CA, Cert: one.ClientCert, Key: one.ServerKey}.Parse()
+	one := must.Get(parts.NewCertificates(t.TempDir()))(t)
+	_, err := Options{URLs: []string{"rediss://a"}, CA: one.CA, Cert: one.ClientCert, Key: one.ServerKey}.Parse()
 	if err == nil || !strings.Contains(err.Error(), filepath.Base(one.ServerKey)) {
 		t.Errorf("got %v", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -25,9 +26,7 @@ func newSecret(t *testing.T, files map[string]string) *secret {
 	s := &secret{t: t, dir: t.TempDir()}
 	s.write(files)
 	for name := range files {
-		if err := os.Symlink(filepath.Join("..data", name), s.path(name)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Symlink(filepath.Join("..data", name), s.path(name)))
 	}
 	return s
 }
@@ -53,9 +52,7 @@ func (s *secret) write(files map[string]string) {
 func do(t *testing.T, servers []*parts.Redis, command ...string) {
 	t.Helper()
 	for _, r := range servers {
-		if _, err := r.Do(soon(t), command...); err != nil {
-			t.Fatal(err)
-		}
+		must.Get(r.Do(soon(t), command...))(t)
 	}
 }
 
@@ -162,10 +159,7 @@ func TestRenewedPasswordsOfSentinelAndDataNeedNoRestart(t *testing.T) {
 	rotate(t, "concealed", s.Sentinels...)
 	await(t, "a command with the second password", c.works)
 
-	old, err := s.Primary(soon(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	old := must.Get(s.Primary(soon(t)))(t)
 	var asked time.Time
 	await(t, "a command to the next primary", func() error {
 		if time.Since(asked) > time.Second { // a busy machine makes Sentinels abort a failover
@@ -190,9 +184,7 @@ func TestRenewedPasswordsOfSentinelAndDataNeedNoRestart(t *testing.T) {
 func TestMistakesInPasswordFiles(t *testing.T) {
 	t.Parallel()
 	empty := filepath.Join(t.TempDir(), "empty")
-	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(empty, []byte("\n"), 0o600))
 	_, err := Options{URLs: urlOf("redis-sentinel", ":x@a/b"), PasswordFile: empty, SentinelPasswordFile: "missing"}.Parse()
 	want := "a password, and a file of the password: set only one of them\n" +
 		"file of the password: " + empty + ": is empty, must hold the password\n" +

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -25,9 +26,7 @@ func TestServerThatAppearsLaterIsFound(t *testing.T) {
 	if err := c.works(); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("a command before the server runs: %v", err)
 	}
-	if err := r.Restart(soon(t)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Restart(soon(t)))
 	await(t, "a command", c.works)
 	if err := lines.has("redis is not reachable", "redis connected"); err != nil {
 		t.Error(err)
@@ -41,9 +40,7 @@ func TestRestartedServerIsReconnectedAndLoggedOnce(t *testing.T) {
 			t.Parallel()
 			r := startRedis(t, parts.RedisOptions{})
 			c, lines := connectedTo(t, Options{URLs: urlOf("redis", r.Address())})
-			if err := c.patiently(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, c.patiently())
 			r.Kill()
 			timed := newPace(t)
 			for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -54,9 +51,7 @@ func TestRestartedServerIsReconnectedAndLoggedOnce(t *testing.T) {
 					t.Fatalf("during the outage: %v", err)
 				}
 			}
-			if err := r.Restart(soon(t)); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, r.Restart(soon(t)))
 			begun := time.Now()
 			if traffic {
 				await(t, "a command", c.works)
@@ -77,12 +72,8 @@ func TestRestartedServerIsReconnectedAndLoggedOnce(t *testing.T) {
 func TestStoppedServerIsDisconnectedAndReconnected(t *testing.T) {
 	r := startRedis(t, parts.RedisOptions{})
 	c, lines := connectedTo(t, Options{URLs: urlOf("redis", r.Address())})
-	if err := c.patiently(); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Pause(soon(t)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.patiently())
+	must.Do(t, r.Pause(soon(t)))
 	if !c.Steady() {
 		t.Error("a connection is being made before anything failed")
 	}
@@ -107,9 +98,7 @@ func TestStoppedServerIsDisconnectedAndReconnected(t *testing.T) {
 	if c.Steady() {
 		t.Error("no connection is being made in place of the closed one")
 	}
-	if err := r.Continue(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Continue())
 	begun = time.Now()
 	await(t, "a command", c.works)
 	back := time.Since(begun)
@@ -119,10 +108,7 @@ func TestStoppedServerIsDisconnectedAndReconnected(t *testing.T) {
 		}
 		return nil
 	})
-	applied, err := c.command(5*time.Second, "GET", "{connection}")
-	if err != nil {
-		t.Fatal(err)
-	}
+	applied := must.Get(c.command(5*time.Second, "GET", "{connection}"))(t)
 	t.Logf("connection closed after %v; commands failed after %v at most; commands succeed %v after the server resumed; %s of %d were applied",
 		unavailable, slowest, back, applied, failed)
 	await(t, "the log", func() error {
@@ -133,10 +119,7 @@ func TestStoppedServerIsDisconnectedAndReconnected(t *testing.T) {
 func TestCommandThatTimesOutCostsNoConnection(t *testing.T) {
 	r := startRedis(t, parts.RedisOptions{})
 	c, _ := connectedTo(t, Options{URLs: urlOf("redis", r.Address())})
-	id, err := c.command(5*time.Second, "CLIENT", "ID")
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := must.Get(c.command(5*time.Second, "CLIENT", "ID"))(t)
 	do(t, []*parts.Redis{r}, "CLIENT", "PAUSE", "600000", "WRITE")
 	begun := time.Now()
 	if err := c.works(); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrUnavailable) {
@@ -172,9 +155,7 @@ func TestWrongPasswordIsLoggedOnceAndRetried(t *testing.T) {
 		}
 		return nil
 	})
-	if _, err := r.Do(soon(t), "ACL", "SETUSER", "weir", ">wrong"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(r.Do(soon(t), "ACL", "SETUSER", "weir", ">wrong"))(t)
 	await(t, "a command", c.works)
 	if err := lines.has("WRONGPASS", "redis connected"); err != nil {
 		t.Error(err)
@@ -190,9 +171,7 @@ func TestUserThatMayNotAskForTheVersionIsServed(t *testing.T) {
 		t.Error(err)
 	}
 	_ = c.Report(context.DeadlineExceeded) // makes Conn inquire again
-	if err := r.Restart(soon(t)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, r.Restart(soon(t)))
 	await(t, "a command", c.works)
 	text := strings.Join(lines.Lines(), "\n")
 	if strings.Count(text, "redis does not say its version") != 1 || !strings.Contains(text, "version=unknown") {
@@ -234,10 +213,7 @@ func TestTopologyOtherThanTheURLsIsRefused(t *testing.T) {
 func TestClientIsMadeAnewWhenNothingSucceeds(t *testing.T) {
 	r := startRedis(t, parts.RedisOptions{})
 	c, lines := connectedTo(t, Options{URLs: urlOf("redis", r.Address())})
-	old, err := c.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
+	old := must.Get(c.Client())(t)
 	readOnly := old.Do(soon(t), old.B().Arbitrary("EVAL", "return redis.error_reply('READONLY it is a replica')", "0").Build()).Error()
 	c.failing.Store(time.Now().Add(-remakeAfter - time.Second).UnixNano())
 	_ = c.Report(old.Do(soon(t), old.B().Arbitrary("NONSENSE").Build()).Error()) // an answer
@@ -267,9 +243,7 @@ func TestClientIsMadeAnewWhenNothingSucceeds(t *testing.T) {
 	if err := lines.has("redis connected"); err != nil {
 		t.Error(err)
 	}
-	if _, err := r.Do(soon(t), "PING"); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(r.Do(soon(t), "PING"))(t)
 	_ = c.Report(readOnly)
 	if c.failing.Load() == 0 {
 		t.Error("an error of Redis about its role does not count as a failure")
@@ -286,10 +260,7 @@ func TestClientIsMadeAnewWhenNothingSucceeds(t *testing.T) {
 func TestCloseLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	running := goroutines(t)
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts connections, and nobody answers
-	if err != nil {
-		t.Fatal(err)
-	}
+	silent := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t) // the kernel accepts connections, and nobody answers
 	defer silent.Close()
 	address := silent.Addr().String()
 	cluster := steadyCluster(t, parts.RedisOptions{}).Addresses()

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -42,10 +43,7 @@ func TestEachKindOfErrorIsItsOwn(t *testing.T) {
 
 func TestConnectsToEveryTopology(t *testing.T) {
 	t.Parallel()
-	certificates, err := parts.NewCertificates(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	certificates := must.Get(parts.NewCertificates(t.TempDir()))(t)
 	files := Options{CA: certificates.CA, Cert: certificates.ClientCert, Key: certificates.ClientKey}
 	locked := parts.RedisOptions{Username: "all", Password: "pass/word@", Users: []string{"weir on >se:cret ~* &* +@all"}, TLS: certificates}
 	for _, test := range []struct {
@@ -104,14 +102,8 @@ func TestConnectsToEveryTopology(t *testing.T) {
 			if strings.Contains(strings.Join(lines.Lines(), ""), "secret") {
 				t.Errorf("a password is logged:\n%s", lines.Lines())
 			}
-			client, err := c.Client()
-			if err != nil {
-				t.Fatal(err)
-			}
-			info, err := client.Do(soon(t), client.B().ClientInfo().Build()).ToString()
-			if err != nil {
-				t.Fatal(err)
-			}
+			client := must.Get(c.Client())(t)
+			info := must.Get(client.Do(soon(t), client.B().ClientInfo().Build()).ToString())(t)
 			for _, part := range want {
 				if !strings.Contains(info, part) {
 					t.Errorf("%q is not in %s", part, info)
@@ -140,14 +132,8 @@ func TestConnectsToEveryTopology(t *testing.T) {
 
 func TestTheCertificateOfRedisIsForItsHostUnlessAnyNameWillDo(t *testing.T) {
 	const name = "redis.internal" // not the dialed host
-	certificates, err := parts.NewCertificates(t.TempDir(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	others, err := parts.NewCertificates(t.TempDir(), name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	certificates := must.Get(parts.NewCertificates(t.TempDir(), name))(t)
+	others := must.Get(parts.NewCertificates(t.TempDir(), name))(t)
 	r := startRedis(t, parts.RedisOptions{TLS: certificates})
 	for _, test := range []struct {
 		name string

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 func TestVersionsThatAreSupported(t *testing.T) {
@@ -60,10 +62,7 @@ const none = "none"
 
 func newFakeRedis(t *testing.T, version string) *fakeRedis {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	f := &fakeRedis{listener: listener, open: map[net.Conn]struct{}{}}
 	f.version.Store(&version)
 	var running sync.WaitGroup

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 func TestAwaitEndsWithTheFirstProbe(t *testing.T) {
@@ -65,9 +65,7 @@ func TestTheFirstProbeDecidesAndNoRequestWaitsForIt(t *testing.T) {
 				if got := r.Stats().Opened; got != tt.opened {
 					t.Errorf("opened %d times; want %d", got, tt.opened)
 				}
-				if diff := cmp.Diff(tt.lines, r.log.Lines()); diff != "" {
-					t.Errorf("log (-want +got):\n%s", diff)
-				}
+				must.Match(t, "log", tt.lines, r.log.Lines())
 			})
 		})
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -120,9 +121,7 @@ func benchmarkTake(ctx context.Context, b *testing.B, name string, r *rig, charg
 			if charges[0].Left != nil {
 				*charges[0].Left = store.State{}
 			}
-			if _, err := store.Take(ctx, r, charges, decisions); err != nil {
-				b.Fatal(err)
-			}
+			must.Get(store.Take(ctx, r, charges, decisions))(b)
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -26,10 +27,7 @@ func TestAHealthyPrimaryKeepsTheContractAlone(t *testing.T) {
 	for _, c := range append(storetest.Cases(), storetest.HoldCases()...) {
 		t.Run(c.Name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				primary, err := memstore.New(memstore.Options{SweepInterval: time.Minute})
-				if err != nil {
-					t.Fatal(err)
-				}
+				primary := must.Get(memstore.New(memstore.Options{SweepInterval: time.Minute}))(t)
 				defer primary.Close()
 				r := newRig(t, setup{Remote: primary})
 				synctest.Wait()

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -23,10 +24,7 @@ func hour(key string, requests uint32) store.Charge {
 
 func takes(tb testing.TB, s store.Store, charges ...store.Charge) bool {
 	tb.Helper()
-	admitted, err := store.Take(context.Background(), s, charges, make([]algorithms.Decision, len(charges)))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	admitted := must.Get(store.Take(context.Background(), s, charges, make([]algorithms.Decision, len(charges))))(tb)
 	return admitted
 }
 
@@ -182,9 +180,7 @@ func TestDenialsGoOnWhileTheBreakerIsOpen(t *testing.T) {
 
 func TestDenyingFromMemoryDoesNotAllocate(t *testing.T) {
 	s := open(t, (&link{hub: newHub(0)}).parts(setup{Denials: math.MaxInt64}))
-	if err := s.Await(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, s.Await(t.Context()))
 	charges, decisions := []store.Charge{hour("k", 0)}, make([]algorithms.Decision, 1)
 	takes(t, s, charges...)
 	if n := testing.AllocsPerRun(1000, func() {

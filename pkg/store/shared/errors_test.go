@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -152,9 +153,7 @@ func TestResetSaysWhenItResetThisProcessOnly(t *testing.T) {
 		t := r.t
 		charges, decisions := []store.Charge{charge("a", 3), charge("b", 3), charge("c", 3)}, make([]algorithms.Decision, 3)
 		fill := func() {
-			if _, err := store.Take(t.Context(), r.local, charges[:2], decisions); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(store.Take(t.Context(), r.local, charges[:2], decisions))(t)
 		}
 		check := func(when string, want int, wantErr string) {
 			got, err := r.Reset(t.Context(), charges)
@@ -191,9 +190,7 @@ func TestLocalCountsRuleUntilThePrimaryIsBackAndStay(t *testing.T) {
 		t := r.t
 		take := func() algorithms.Decision {
 			decisions := make([]algorithms.Decision, 1)
-			if _, err := store.Take(t.Context(), r, []store.Charge{charge("k", 2)}, decisions); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(store.Take(t.Context(), r, []store.Charge{charge("k", 2)}, decisions))(t)
 			return decisions[0]
 		}
 		for i, want := range []bool{true, true, false} {

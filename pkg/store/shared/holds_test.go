@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -261,9 +262,7 @@ func TestHoldersWithoutThePrimaryAllocateNoMoreThanOtherCharges(t *testing.T) {
 		allocates := func(charges ...store.Charge) float64 {
 			return testing.AllocsPerRun(100, func() {
 				for i := range charges {
-					if _, err := store.Take(r.t.Context(), r, charges[i:i+1], decisions); err != nil {
-						r.t.Fatal(err)
-					}
+					must.Get(store.Take(r.t.Context(), r, charges[i:i+1], decisions))(r.t)
 				}
 			})
 		}

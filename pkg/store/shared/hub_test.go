@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/testing/logtest"
 	"github.com/weirproxy/weir/internal/testing/model"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -349,15 +350,9 @@ func newFleet(t *testing.T, r *rand.Rand, n int, ahead time.Duration) (f *fleet,
 	var closes []func()
 	for range n {
 		k := &link{hub: f.hub, r: r}
-		local, err := memstore.New(memstore.Options{SweepInterval: 100 * time.Hour, Now: f.hub.now})
-		if err != nil {
-			t.Fatal(err)
-		}
+		local := must.Get(memstore.New(memstore.Options{SweepInterval: 100 * time.Hour, Now: f.hub.now}))(t)
 		o := k.parts(setup{Fleet: func() int { return n }})
-		s, err := New(Options{Local: local, Logger: slogTo(&f.log), Remote: remote{o.Remote, &o}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must.Get(New(Options{Local: local, Logger: slogTo(&f.log), Remote: remote{o.Remote, &o}}))(t)
 		f.links, f.procs, closes = append(f.links, k), append(f.procs, s), append(closes, s.Close, local.Close)
 	}
 	return f, func() {

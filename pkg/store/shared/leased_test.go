@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -302,9 +303,7 @@ func TestPeekAsksOnceAboutAllChargesWithoutALease(t *testing.T) {
 		charges := []store.Charge{minute("a", 10), hot, minute("b", 20), minute("c", 30)}
 		decisions := make([]algorithms.Decision, len(charges))
 		before := told.peeks
-		if err := s.Peek(t.Context(), charges, decisions); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, s.Peek(t.Context(), charges, decisions))
 		if got := told.peeks - before; got != 1 {
 			t.Errorf("asked the other store %d times, want once", got)
 		}
@@ -325,10 +324,7 @@ func minute(key string, requests uint32) store.Charge {
 func take(t *testing.T, s store.Store, charges ...store.Charge) (bool, []algorithms.Decision) {
 	t.Helper()
 	decisions := make([]algorithms.Decision, len(charges))
-	admitted, err := store.Take(t.Context(), s, charges, decisions)
-	if err != nil {
-		t.Fatal(err)
-	}
+	admitted := must.Get(store.Take(t.Context(), s, charges, decisions))(t)
 	synctest.Wait()
 	return admitted, decisions
 }

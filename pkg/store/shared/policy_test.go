@@ -5,8 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -140,14 +139,10 @@ func TestChargesOfSeveralPoliciesAreOneTransaction(t *testing.T) {
 				left := map[string]uint32{}
 				for key := range tt.left {
 					probe, d := hits(charge(key, 5), 0), make([]algorithms.Decision, 1)
-					if err := r.local.Peek(t.Context(), []store.Charge{probe}, d); err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, r.local.Peek(t.Context(), []store.Charge{probe}, d))
 					left[key] = d[0].Remaining
 				}
-				if diff := cmp.Diff(tt.left, left); diff != "" {
-					t.Errorf("left in the local store (-want +got):\n%s", diff)
-				}
+				must.Match(t, "left in the local store", tt.left, left)
 			})
 		})
 	}
@@ -158,9 +153,7 @@ func TestDeniedHitsAreToldWhenThePrimaryIsAskedAgain(t *testing.T) {
 		t := r.t
 		decisions := make([]algorithms.Decision, 1)
 		retry := func() time.Duration {
-			if _, err := store.Take(t.Context(), r, []store.Charge{policy(charge("k", 3), store.OnErrorDeny)}, decisions); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(store.Take(t.Context(), r, []store.Charge{policy(charge("k", 3), store.OnErrorDeny)}, decisions))(t)
 			return decisions[0].RetryAfter
 		}
 		due := time.Until(r.breaker.phase.Load().next)

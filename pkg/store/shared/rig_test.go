@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -78,10 +79,7 @@ func (r *rig) probeAnswers(err error)                    { r.probeBy(func(contex
 // may still come. The test's end closes it.
 func newRig(tb testing.TB, o setup) *rig {
 	tb.Helper()
-	local, err := memstore.New(memstore.Options{SweepInterval: 10 * time.Minute})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	local := must.Get(memstore.New(memstore.Options{SweepInterval: 10 * time.Minute}))(tb)
 	tb.Cleanup(local.Close)
 	r := &rig{primary: &scripted{}, local: local}
 	r.t, _ = tb.(*testing.T)
@@ -243,10 +241,7 @@ func (r remote) Await(ctx context.Context) error {
 func open(tb testing.TB, o setup) *Store {
 	tb.Helper()
 	if o.Local == nil {
-		local, err := memstore.New(memstore.Options{SweepInterval: 10 * time.Minute})
-		if err != nil {
-			tb.Fatal(err)
-		}
+		local := must.Get(memstore.New(memstore.Options{SweepInterval: 10 * time.Minute}))(tb)
 		tb.Cleanup(local.Close)
 		o.Local = local
 	}

@@ -6,8 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -54,24 +53,16 @@ func TestOneOfSeveralProcessesAnswersWithItsShare(t *testing.T) {
 				var got, peeked []algorithms.Decision
 				for _, c := range tt.charges {
 					d := make([]algorithms.Decision, 1)
-					if err := r.Peek(t.Context(), []store.Charge{c}, d); err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, r.Peek(t.Context(), []store.Charge{c}, d))
 					peeked = append(peeked, d[0])
 					c.Left = &store.State{Now: 1}
-					if _, err := store.Take(t.Context(), r, []store.Charge{c}, d); err != nil {
-						t.Fatal(err)
-					}
+					must.Get(store.Take(t.Context(), r, []store.Charge{c}, d))(t)
 					if got = append(got, d[0]); *c.Left != (store.State{Source: store.Without}) {
 						t.Errorf("told %+v; want no state", *c.Left)
 					}
 				}
-				if diff := cmp.Diff(tt.want, got); diff != "" {
-					t.Errorf("Take (-want +got):\n%s", diff)
-				}
-				if diff := cmp.Diff(tt.peeked, peeked); diff != "" {
-					t.Errorf("Peek (-want +got):\n%s", diff)
-				}
+				must.Match(t, "Take", tt.want, got)
+				must.Match(t, "Peek", tt.peeked, peeked)
 			})
 		})
 	}
@@ -136,9 +127,7 @@ func TestStatesGoToTheCallerAndToTheLocalStore(t *testing.T) {
 			synctest.Wait()
 			charges := []store.Charge{charge("k", 5), policy(charge("other", 5), store.OnErrorAllow)}
 			charges[0].Left = own
-			if _, err := store.Take(t.Context(), r, charges, make([]algorithms.Decision, 3)); err != nil {
-				t.Fatal(err)
-			}
+			must.Get(store.Take(t.Context(), r, charges, make([]algorithms.Decision, 3)))(t)
 			if own != nil && *own != p.state {
 				t.Errorf("the caller was told %+v; want %+v", *own, p.state)
 			}

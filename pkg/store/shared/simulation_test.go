@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
@@ -498,9 +499,7 @@ func TestAFleetUsesItsLimit(t *testing.T) {
 				}
 				p := saturated(limit, c.times, c.moves)
 				leasing := newSimulation(p)
-				if err := leasing.run(); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, leasing.run())
 				p.leasing, p.exact = 0, p.leasing
 				exact := newSimulation(p)
 				exact.runUntil(leasing.now)

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 func TestOneLinePerChangeOfState(t *testing.T) {
@@ -44,9 +44,7 @@ func TestOneLinePerChangeOfState(t *testing.T) {
 			fmt.Sprintf(`level=INFO msg="store is back, its counts rule again" away=%v decided_without=%d`, away, 100-4+1),
 			`level=WARN msg="store is away, limits go by their on_store_error" error="connection refused"`,
 		}
-		if diff := cmp.Diff(want, r.log.Lines()); diff != "" {
-			t.Errorf("log (-want +got):\n%s", diff)
-		}
+		must.Match(t, "log", want, r.log.Lines())
 	})
 }
 
@@ -74,9 +72,7 @@ func TestAProbeThatHangsIsAFailedOne(t *testing.T) {
 		synctest.Wait()
 		r.want(Open)
 		want := []string{`level=WARN msg="store is away, limits go by their on_store_error" error="context deadline exceeded"`}
-		if diff := cmp.Diff(want, r.log.Lines()); diff != "" {
-			t.Errorf("log (-want +got):\n%s", diff)
-		}
+		must.Match(t, "log", want, r.log.Lines())
 	})
 }
 

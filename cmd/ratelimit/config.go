@@ -150,7 +150,7 @@ func (c *config) completeTLS() []error {
 	if c.UseTLS && c.ClientName != "" && c.TLS.Authorities.Path == "" {
 		errs = append(errs, errors.New("GRPC_CLIENT_TLS_SAN: no authority signs the name: GRPC_CLIENT_TLS_CACERT is needed"))
 	}
-	if c.overXDS() && c.XDSUsesTLS && (c.XDSTLS.Cert == "") != (c.XDSTLS.Key == "") {
+	if c.overXDS() && c.XDSUsesTLS && (c.XDSTLS.Certificate.Path == "") != (c.XDSTLS.Key.Path == "") {
 		errs = append(errs, errors.New("CONFIG_GRPC_XDS_CLIENT_TLS_CERT, CONFIG_GRPC_XDS_CLIENT_TLS_KEY: must both be given, or neither"))
 	}
 	return errs

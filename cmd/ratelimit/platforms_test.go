@@ -7,7 +7,6 @@ import (
 
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/weirproxy/weir/internal/rules/xds"
 	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
@@ -94,7 +93,8 @@ func envoyGateway(want *config) {
 	want.ConfigType, want.StartWithoutRules = configXDS, true
 	want.XDS.Address, want.XDS.Node.ID = "envoy-gateway:18001", "envoy-ratelimit"
 	want.XDSUsesTLS = true
-	want.XDSTLS = xds.TLS{Cert: "/certs/tls.crt", Key: "/certs/tls.key", CA: "/certs/ca.crt"}
+	pem := &want.XDSTLS.Files
+	pem.Certificate.Path, pem.Key.Path, pem.Authorities.Path = "/certs/tls.crt", "/certs/tls.key", "/certs/ca.crt"
 	want.UseTLS, want.TLS.Certificate.Path, want.TLS.Key.Path = true, "/certs/tls.crt", "/certs/tls.key"
 	want.Statistics.Prometheus, want.Metrics.Address = true, ":19001"
 }

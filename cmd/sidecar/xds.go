@@ -49,16 +49,16 @@ func xdsSettings(c *config) []setting {
 			"TLS to the xDS server; also when one of the four below is given",
 		},
 		{
-			"xds-tls-ca", "", settings.Text(&c.XDSTLS.CA, "file", nil),
+			"xds-tls-ca", "", settings.Text(&c.XDSTLS.Authorities.Path, "file", nil),
 			`authorities of the xDS server's certificate, PEM ("" = the system's); read for each ` +
 				`connection, as are certificate and key`,
 		},
 		{
-			"xds-tls-cert", "", settings.Text(&c.XDSTLS.Cert, "file", nil),
+			"xds-tls-cert", "", settings.Text(&c.XDSTLS.Certificate.Path, "file", nil),
 			"certificate to show to the xDS server, PEM",
 		},
 		{
-			"xds-tls-key", "", settings.Text(&c.XDSTLS.Key, "file", nil),
+			"xds-tls-key", "", settings.Text(&c.XDSTLS.Key.Path, "file", nil),
 			"its key, PEM",
 		},
 		{

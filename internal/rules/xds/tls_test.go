@@ -37,13 +37,19 @@ func startSecurePlane(t *testing.T, c *parts.Certificates) *plane {
 	return p
 }
 
+func secure(ca, certificate, key, server string) *TLS {
+	o := &TLS{ServerName: server}
+	o.Authorities.Path, o.Certificate.Path, o.Key.Path = ca, certificate, key
+	return o
+}
+
 func TestBothSidesShowCertificates(t *testing.T) {
 	c := newCertificates(t)
 	for name, delta := range kinds() {
 		t.Run(name, func(t *testing.T) {
 			for _, name := range []string{"", "localhost"} { // a name of the certificate that is not in the address
 				p := startSecurePlane(t, c)
-				s := startClient(t, p, Options{Delta: delta, TLS: &TLS{CA: c.CA, Cert: c.ClientCert, Key: c.ClientKey, ServerName: name}})
+				s := startClient(t, p, Options{Delta: delta, TLS: secure(c.CA, c.ClientCert, c.ClientKey, name)})
 				s.await(t, map[string]uint32{"a": 1})
 			}
 		})
@@ -56,10 +62,10 @@ func TestAnUntrustedServerIsIgnored(t *testing.T) {
 		tls  *TLS
 		want string
 	}{
-		"a server of another authority": {&TLS{CA: other.CA, Cert: c.ClientCert, Key: c.ClientKey}, "signed by unknown authority"},
-		"a server of another name":      {&TLS{CA: c.CA, Cert: c.ClientCert, Key: c.ClientKey, ServerName: "xds.example"}, "xds.example"},
-		"a client without certificate":  {&TLS{CA: c.CA}, "certificate required"},
-		"a client of another authority": {&TLS{CA: c.CA, Cert: other.ClientCert, Key: other.ClientKey}, "tls: "},
+		"a server of another authority": {secure(other.CA, c.ClientCert, c.ClientKey, ""), "signed by unknown authority"},
+		"a server of another name":      {secure(c.CA, c.ClientCert, c.ClientKey, "xds.example"), "xds.example"},
+		"a client without certificate":  {secure(c.CA, "", "", ""), "certificate required"},
+		"a client of another authority": {secure(c.CA, other.ClientCert, other.ClientKey, ""), "tls: "},
 		"a client without TLS":          {nil, ""},
 	}
 	for name, test := range tests {
@@ -94,7 +100,7 @@ func TestCertificatesAreReadAgainForEachConnection(t *testing.T) {
 	}
 	replace(other.CA)
 	p := startSecurePlane(t, c)
-	s := startClient(t, p, Options{TLS: &TLS{CA: ca, Cert: c.ClientCert, Key: c.ClientKey}})
+	s := startClient(t, p, Options{TLS: secure(ca, c.ClientCert, c.ClientKey, "")})
 	eventually(t, func() string {
 		if s.Status().Failures == 0 {
 			return "no failure with the wrong authority"

@@ -219,7 +219,7 @@ func TestTheClientSendsItsNode(t *testing.T) {
 func TestNewNamesEverythingThatIsWrong(t *testing.T) {
 	_, err := New(Options{
 		MaxMessageBytes: -1, Headers: []Header{{"a b", "c"}, {"ok", "\n"}, {"grpc-timeout", "1S"}},
-		Node: Node{Metadata: map[string]any{"a": make(chan int)}}, TLS: &TLS{Cert: "cert.pem"},
+		Node: Node{Metadata: map[string]any{"a": make(chan int)}}, TLS: secure("", "cert.pem", "", ""),
 	})
 	want := []string{
 		"address: must not be empty",

@@ -342,7 +342,8 @@ func (b *base) disagreed(c *call) {
 	n := b.metrics.disagreements.Add(1)
 	if _, due := b.metrics.disagreementLogged.Due(time.Second); due {
 		charge := &c.charges[0]
-		b.logger.LogAttrs(context.Background(), slog.LevelWarn, "the script in Redis and this program decided differently, the script's verdict counts",
+		b.logger.LogAttrs(context.Background(), slog.LevelWarn,
+			"the script in Redis and this program decided differently, the script's verdict counts",
 			slog.Bool("admitted", c.admitted), slog.String("algorithm", charge.Limit.Algorithm.String()),
 			slog.String("key", strconv.QuoteToASCII(string(charge.Key))), slog.Uint64("disagreements", n))
 	}

@@ -37,7 +37,9 @@ func (s *Store) Holders(ctx context.Context, charge *store.Charge, most int) (he
 	return held, all, nil
 }
 
-func (s *server) holders(ctx context.Context, client rueidis.Client, c *store.Charge, now algorithms.Instant, most int) (held []store.Held, all int, err error) {
+func (s *server) holders(
+	ctx context.Context, client rueidis.Client, c *store.Charge, now algorithms.Instant, most int,
+) (held []store.Held, all int, err error) {
 	set, _ := s.appendName(nil, c, 0)
 	book := s.appendBook(nil, c)
 	after := "(" + strconv.FormatInt(int64(now)/int64(Granularity), 10)

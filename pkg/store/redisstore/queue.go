@@ -215,8 +215,8 @@ func (n *nodeQueue) closeLocked() {
 	}
 }
 
-// nudgeLocked has a worker take the waiting calls, now or when they may fly. The workers of a closed
-// queue need no nudge.
+// nudgeLocked has a worker take the waiting calls, now or when they may fly. The workers of a
+// closed queue need no nudge.
 func (n *nodeQueue) nudgeLocked(now time.Time) {
 	closed := n.queue.closed
 	if len(n.waiting) == 0 || closed && n.workers > 0 || !closed && n.under >= n.mostLocked() {

@@ -23,8 +23,8 @@ var (
 	errClosed  = fmt.Errorf("%w: closed", ErrUnavailable)
 )
 
-// server is one Redis server or one cluster: its connection, the names of its keys, the state of its
-// clock and the calls that wait.
+// server is one Redis server or one cluster: its connection, the names of its keys, the state of
+// its clock and the calls that wait.
 type server struct {
 	*base
 	names

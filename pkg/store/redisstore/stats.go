@@ -27,7 +27,7 @@ type Stats struct {
 	RoundTrip    store.Durations // of each call
 	DeferredHits uint64          // hits that were sent later, see [Store.Later]: charged or given back
 	LostHits     uint64          // hits that should have been, and were not for certain
-	UnknownHits  uint64          // hits charged once more as a call had no known outcome, once for each such call: at most so many were charged too often
+	UnknownHits  uint64          // hits charged once more for each call without a known outcome: at most so many were charged too often
 	ExpiredHits  uint64          // hits that came to matter to no decision before Redis could be told
 	OwedKeys     int             // keys with hits that Redis does not know of, now, counted once for each window
 

@@ -16,8 +16,8 @@ func (s *Store) TakeNow([]store.Charge, []algorithms.Decision) (admitted, decide
 
 // TakeAll implements [store.Store]. Besides the errors of Ctx and of Redis there are three.
 // [ErrUnavailable]: there is no connection. [context.DeadlineExceeded]: Redis has not answered in
-// time, but may have charged. [store.ErrLimit]: the period is no whole number of microseconds.
-// A caller that sends its call itself waits until the end of its time also when its Ctx is canceled.
+// time, but may have charged. [store.ErrLimit]: the period is no whole number of microseconds. A
+// caller that sends its call itself waits until the end of its time also when its Ctx is canceled.
 func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes []int)) {
 	w, _ := s.waits.Get().(*wait)
 	now := time.Now()

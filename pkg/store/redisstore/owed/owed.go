@@ -162,8 +162,8 @@ func (b *Book) BeginReset(key []byte) {
 	b.drop(string(key), &r.dropped, new(uint64))
 }
 
-// EndReset ends a BeginReset of the key, and drops the hits that came meanwhile. If the reset failed, the
-// dropped hits of the key are lost.
+// EndReset ends a BeginReset of the key, and drops the hits that came meanwhile. If the reset
+// failed, the dropped hits of the key are lost.
 func (b *Book) EndReset(key []byte, failed bool) {
 	r := b.resets[string(key)]
 	b.drop(string(key), &r.dropped, new(uint64))

@@ -355,7 +355,8 @@ func TestBookHasBounds(t *testing.T) {
 	}
 }
 
-// A log gets the hits of each eighth of a period at the end of the eighth, so none counts too short.
+// A log gets the hits of each eighth of a period at the end of the eighth, so none counts too
+// short.
 func TestHitsOfALogAreToldByEighths(t *testing.T) {
 	var b Book
 	for n := range int64(10) {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 func TestDeps(t *testing.T) {
@@ -27,18 +28,10 @@ func pair(t *testing.T, network string) (wrapped, other net.Conn) {
 	if network == "unix" {
 		address = filepath.Join(t.TempDir(), "s")
 	}
-	l, err := net.Listen(network, address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must.Get(net.Listen(network, address))(t)
 	defer l.Close()
-	dialed, err := net.Dial(network, l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if other, err = l.Accept(); err != nil {
-		t.Fatal(err)
-	}
+	dialed := must.Get(net.Dial(network, l.Addr().String()))(t)
+	other = must.Get(l.Accept())(t)
 	wrapped = Wrap(dialed)
 	t.Cleanup(func() { _, _ = wrapped.Close(), other.Close() })
 	return wrapped, other
@@ -76,29 +69,21 @@ func TestBytesPassInBothDirections(t *testing.T) {
 func TestDeadlinesAndCloseEndWaits(t *testing.T) {
 	c, other := pair(t, "tcp")
 	one := make([]byte, 1)
-	if err := c.SetDeadline(time.Now().Add(-time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.SetDeadline(time.Now().Add(-time.Second)))
 	if _, err := c.Read(one); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("Read: got %v, want %v", err, os.ErrDeadlineExceeded)
 	}
 	if _, err := c.Write(one); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("Write: got %v, want %v", err, os.ErrDeadlineExceeded)
 	}
-	if err := c.SetDeadline(time.Time{}); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.SetDeadline(time.Time{}))
 	ended := make(chan error, 1)
 	go func() {
 		_, err := io.Copy(io.Discard, c)
 		ended <- err
 	}()
-	if _, err := other.Write(one); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Get(other.Write(one))(t)
+	must.Do(t, c.Close())
 	if err := <-ended; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("Read of a closed connection: got %v, want %v", err, net.ErrClosed)
 	}

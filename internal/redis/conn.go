@@ -276,7 +276,8 @@ func (c *Conn) renew(s *session, broken bool) *session {
 	case broken:
 		c.logger.LogAttrs(c.ctx, slog.LevelDebug, "redis connected anew, as commands kept failing")
 	case next != s:
-		c.logger.LogAttrs(c.ctx, slog.LevelDebug, "redis connected anew, as the Sentinels name another primary", slog.String("node", next.first[0]))
+		c.logger.LogAttrs(c.ctx, slog.LevelDebug, "redis connected anew, as the Sentinels name another primary",
+			slog.String("node", next.first[0]))
 		s.logOutage(s.first[0], nil, true)
 	}
 	return next

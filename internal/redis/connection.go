@@ -166,7 +166,8 @@ func (c *Conn) InvalidReplies() uint64 {
 // is younger than invalidInterval.
 func (c *Conn) invalidReply(node string, err error) {
 	if c.invalid.add(node, time.Now()) {
-		c.logger.LogAttrs(c.ctx, slog.LevelWarn, "redis sent an invalid reply, so the connection ends", slog.String("node", node), slog.String("error", err.Error()))
+		c.logger.LogAttrs(c.ctx, slog.LevelWarn, "redis sent an invalid reply, so the connection ends",
+			slog.String("node", node), slog.String("error", err.Error()))
 	}
 }
 

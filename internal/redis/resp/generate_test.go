@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"testing"
+
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 func number(n int) string { return strconv.Itoa(n) }
@@ -104,11 +106,7 @@ func BenchmarkChecker(b *testing.B) {
 	var c Checker
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := c.Sent(commands); err != nil {
-			b.Fatal(err)
-		}
-		if _, err := c.Received(reply); err != nil {
-			b.Fatal(err)
-		}
+		must.Do(b, c.Sent(commands))
+		must.Get(c.Received(reply))(b)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/testing/must"
 )
 
 func TestDeps(t *testing.T) {
@@ -87,9 +88,7 @@ func TestInvalidRepliesAreRefused(t *testing.T) {
 				if test.command == "" {
 					sent = nil
 				}
-				if err := c.Sent(sent); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, c.Sent(sent))
 				var err error
 				for rest := test.reply; rest != "" && err == nil; rest = rest[min(step, len(rest)):] {
 					_, err = c.Received([]byte(rest[:min(step, len(rest))]))
@@ -131,9 +130,7 @@ func TestValidRepliesPass(t *testing.T) {
 				var c Checker
 				if sent := write(strings.Split(test.command, "\n")...); test.command != "" {
 					for ; len(sent) > 0; sent = sent[min(step, len(sent)):] {
-						if err := c.Sent(sent[:min(step, len(sent))]); err != nil {
-							t.Fatal(err)
-						}
+						must.Do(t, c.Sent(sent[:min(step, len(sent))]))
 					}
 				}
 				for rest := test.reply; rest != ""; rest = rest[min(step, len(rest)):] {
@@ -154,9 +151,7 @@ func TestValidRepliesPass(t *testing.T) {
 func TestRepliesBeforeAnInvalidOnePass(t *testing.T) {
 	t.Parallel()
 	var c Checker
-	if err := c.Sent(write("GET a", "GET a")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Sent(write("GET a", "GET a")))
 	valid := "+a\r\n>2\r\n+x\r\n+y\r\n"
 	if n, err := c.Received([]byte(valid + "*2\r\n+b\r\n$-5\r\n")); n != len(valid) || !errors.Is(err, ErrInvalid) {
 		t.Errorf("%d bytes and %v, want %d and ErrInvalid", n, err, len(valid))
@@ -169,9 +164,7 @@ func TestAFragmentedClusterFits(t *testing.T) {
 	node := "*4\r\n$9\r\n127.0.0.1\r\n:6379\r\n$40\r\n" + strings.Repeat("a", 40) + "\r\n*2\r\n$8\r\nhostname\r\n$30\r\n" + strings.Repeat("h", 30) + "\r\n"
 	reply := []byte("*16384\r\n" + strings.Repeat("*5\r\n:1\r\n:1\r\n"+node+node+node, 16384))
 	var c Checker
-	if err := c.Sent(write("CLUSTER SLOTS")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, c.Sent(write("CLUSTER SLOTS")))
 	if n, err := c.Received(reply); n != len(reply) || err != nil {
 		t.Errorf("%d of %d bytes, %v", n, len(reply), err)
 	}

@@ -126,8 +126,8 @@ func benchmarkTake(ctx context.Context, b *testing.B, name string, r *rig, charg
 	})
 }
 
-// BenchmarkHealthy is the cost of the store in front of a primary that serves. The last two primaries
-// tell states, into memory of this package and of the caller.
+// BenchmarkHealthy is the cost of the store in front of a primary that serves. The last two
+// primaries tell states, into memory of this package and of the caller.
 func BenchmarkHealthy(b *testing.B) {
 	c, left := charge("k", 5), charge("k", 5)
 	left.Left = &store.State{}

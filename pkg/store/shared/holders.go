@@ -195,7 +195,9 @@ func (w *substitutes) part(charges []store.Charge, fleet int) {
 // tellHolders remembers the holders that were denied here, and has the remote store told of the
 // others later. cause is the remote store's error; nil if it was not asked. tellHolders returns the
 // hits that the remote store will be charged with, also above its limits.
-func (s *Store) tellHolders(w *substitutes, charges []store.Charge, decisions []algorithms.Decision, admitted bool, cause error) (hits uint64) {
+func (s *Store) tellHolders(
+	w *substitutes, charges []store.Charge, decisions []algorithms.Decision, admitted bool, cause error,
+) (hits uint64) {
 	at := s.remote.Now(algorithms.Limit{})
 	for i := range charges {
 		switch c := &charges[i]; {

@@ -30,8 +30,8 @@ import (
 // deficit of the bucket is never smaller than all leased hits. Two rules see to that:
 //
 //   - When a part is charged, the deficit without its hits is at least the gain in the longest
-//     lease (bounds.park). Where the deficit would be smaller, the process asks for more hits, which
-//     it does not spend.
+//     lease (bounds.park). Where the deficit would be smaller, the process asks for more hits,
+//     which it does not spend.
 //   - Hits are given back as of the instant of their charge, less the gain since then.
 //
 // Proof. Let V be the deficit less all that could be given back now. Time lowers both by the gain,

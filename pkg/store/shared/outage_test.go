@@ -307,8 +307,8 @@ func TestAProcessThatIsCutOffAdmitsItsShareOfWhatItHasSeen(t *testing.T) {
 	}
 }
 
-// The local store has no hits of leases. So the local store must go on from each lease, or an outage would
-// begin with the share of a full key.
+// The local store has no hits of leases. So the local store must go on from each lease, or an
+// outage would begin with the share of a full key.
 func TestAnOutageGoesOnFromTheHitsOfLeases(t *testing.T) {
 	fromLeases := uint64(0)
 	for seed := range uint64(race.Scale(100)) {

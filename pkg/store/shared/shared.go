@@ -9,10 +9,11 @@
 // process spends by itself. So a fleet of processes never admits more than one would. The type
 // lease has the rules, and says why.
 //
-// A key that is asked several times in 100 ms gets a lease. A lease has about as many hits as come in
-// 100 ms, and never more than a fair part of the rest. The next hits are asked for in the background before
-// the last ones are spent. Hits that are not spent go back at the end of the lease, after a second
-// at most. A key that is asked rarely, or that is close to its limit, has no lease.
+// A key that is asked several times in 100 ms gets a lease. A lease has about as many hits as come
+// in 100 ms, and never more than a fair part of the rest. The next hits are asked for in the
+// background before the last ones are spent. Hits that are not spent go back at the end of the
+// lease, after a second at most. A key that is asked rarely, or that is close to its limit, has no
+// lease.
 //
 // Never leased are refunds, charges with Charge.Exact or in quota mode, and charges of
 // sliding_window_log. With CountRejected only fixed_window is leased. A request with several
@@ -39,9 +40,9 @@
 // applied, also above its limits, and in their own windows only. If a request was not answered,
 // [store.Unanswered] charges only the hits that the remote store has not applied itself.
 //
-// Each process finds out by itself that the remote store is back. The rest is for all, so all should
-// charge their hits first. Limits of a minute and more stay divided for as long as the outage was,
-// at most for six seconds.
+// Each process finds out by itself that the remote store is back. The rest is for all, so all
+// should charge their hits first. Limits of a minute and more stay divided for as long as the
+// outage was, at most for six seconds.
 //
 // # Holders
 //

@@ -125,7 +125,8 @@ type ruleBounds struct {
 
 // addBounds adds the flags of ruleBounds.
 func addBounds(cmd *cobra.Command, to *ruleBounds) {
-	cmd.Flags().IntVar(&to.maxBytes, "max-rules-bytes", descriptors.DefaultMaxBytes, "as of serve: largest size of all rules together, at least 1")
+	cmd.Flags().IntVar(&to.maxBytes, "max-rules-bytes", descriptors.DefaultMaxBytes,
+		"as of serve: largest size of all rules together, at least 1")
 	cmd.Flags().StringVar(&to.store, "store", storeMemory, "as of serve: `memory|redis`, which counts time in microseconds")
 }
 

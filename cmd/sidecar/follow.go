@@ -51,7 +51,9 @@ var errEnough = errors.New("enough requests")
 // follow calls begun when the watch has begun, and then next for each answer. The context, a
 // signal, --for and errEnough end the watch without an error. Any other error of begun and next
 // ends the watch too.
-func (f *followFlags) follow(cmd *cobra.Command, request *adminv1.WatchRequest, begun func() error, next func(*adminv1.WatchResponse) error) error {
+func (f *followFlags) follow(
+	cmd *cobra.Command, request *adminv1.WatchRequest, begun func() error, next func(*adminv1.WatchResponse) error,
+) error {
 	conn, err := connect(cmd, f.server)
 	if err != nil {
 		return err

@@ -54,7 +54,8 @@ is needed, one of --for and --until, and a --reason. The server logs the grant. 
 	flags.Float64Var(&in.factor, "factor", 0, "give the limit's own numbers times this `factor`, at most 1000000")
 	flags.BoolVar(&in.unlimited, "unlimited", false, "let everything pass, and count nothing")
 	flags.BoolVar(&in.block, "block", false, "deny every request")
-	flags.StringVar(&in.limit, "limit", "", "only the limit with this `name`, or with this end of its key, such as token_bucket/1s; \"\" = all limits of the rule")
+	flags.StringVar(&in.limit, "limit", "",
+		"only the limit with this `name`, or with this end of its key, such as token_bucket/1s; \"\" = all limits of the rule")
 	flags.StringVar(&in.length, "for", "", "end after this `duration`, such as 30m, 2h or 7d")
 	flags.StringVar(&in.until, "until", "", "end at this `time`, such as 2030-12-31T18:00:00Z")
 	flags.StringVar(&in.reason, "reason", "", "the reason, 1 to 500 bytes")

@@ -59,7 +59,8 @@ with '-' or '_'. A flag wins over the environment, and the environment over the 
 		return plain(cmd)
 	})
 	root.SetHelpCommand(newHelp(root))
-	root.AddCommand(serve, newCheck(), newTest(), newMatch(), newWatch(), newLogLevel(), newTop(), newReset(), newHolds(), newGrant(), newGrants(), newRevoke(), newReplay(), newRecord(), newSimulate(), newSuggest(), newVersion())
+	root.AddCommand(serve, newCheck(), newTest(), newMatch(), newWatch(), newLogLevel(), newTop(), newReset(), newHolds(),
+		newGrant(), newGrants(), newRevoke(), newReplay(), newRecord(), newSimulate(), newSuggest(), newVersion())
 	root.Version = version.Read().String()
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {

@@ -55,7 +55,8 @@ sidecar (--server), which also knows its counts. Nothing is charged. Exit code 3
 	addAccess(cmd)
 	flags.Uint32Var(&f.hits, "hits", 1, "hits to ask for; 0 asks for the remaining hits")
 	flags.StringVar(&f.settings, "config", "", "settings `file` whose rules under domains are used too")
-	flags.StringArrayVar(&f.expected, "expect-rule", nil, "fail unless the descriptor meets the rule with this `path`, \"\" for no rule; one for each descriptor, in order")
+	flags.StringArrayVar(&f.expected, "expect-rule", nil,
+		"fail unless the descriptor meets the rule with this `path`, \"\" for no rule; one for each descriptor, in order")
 	f.addOutput(cmd)
 	addBounds(cmd, &f.bounds)
 	return cmd
@@ -131,7 +132,8 @@ func unexpected(answer *adminv1.ExplainResponse, expected []string) error {
 		case rule == nil:
 			errs = append(errs, fmt.Errorf("descriptor %d: meets no rule, want rule %q", i+1, expected[i]))
 		default:
-			errs = append(errs, fmt.Errorf("descriptor %d: meets rule %q (%s:%d), want %s", i+1, rule.GetPath(), rule.GetFile(), rule.GetLine(), ruleOrNone(expected[i])))
+			errs = append(errs, fmt.Errorf("descriptor %d: meets rule %q (%s:%d), want %s",
+				i+1, rule.GetPath(), rule.GetFile(), rule.GetLine(), ruleOrNone(expected[i])))
 		}
 	}
 	return errors.Join(errs...)

@@ -37,7 +37,10 @@ with requests (overrides) are not recorded. serve --record records all requests 
 			if err := f.check(); err != nil {
 				return err
 			}
-			o := records.Options{Dir: args[0], MaxBytes: f.maxBytes, HashValues: f.hash, Writable: true, Logger: slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))}
+			o := records.Options{
+				Dir: args[0], MaxBytes: f.maxBytes, HashValues: f.hash, Writable: true,
+				Logger: slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)),
+			}
 			var err error
 			switch {
 			case f.salt != "" && len(f.hash) == 0:

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"os"
 	"time"
 
@@ -162,4 +165,266 @@ type replay struct {
 	clients       map[string]*client
 	never         int    // requests that never pass
 	buf           []byte // one line of output
+}
+
+// client is the state of one client.
+type client struct {
+	state algorithms.State
+	log   algorithms.Log
+	last  algorithms.Instant // latest seen
+	holds holds
+}
+
+// run reads requests and writes decisions. Before an error about a line, run writes the decisions
+// on the lines above.
+func (r *replay) run(in io.Reader, stdout io.Writer, header bool) (err error) {
+	out := bufio.NewWriterSize(stdout, 1<<16)
+	defer func() {
+		if flushed := out.Flush(); err == nil && flushed != nil {
+			err = fmt.Errorf("write decisions: %w", flushed)
+		}
+	}()
+	lines := newLines(in)
+	announced := -1
+	if header {
+		if announced, err = r.readHeader(lines); err != nil {
+			return err
+		}
+	}
+	n := 0
+	for ; ; n++ {
+		line, err := lines.next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if n == announced {
+			return lines.wrong("there are more requests than the %d of the header", announced)
+		}
+		q, err := parseRequest(line, r.unit)
+		if err == nil {
+			err = r.fits(q)
+		}
+		if err != nil {
+			return lines.wrong("%w", err)
+		}
+		if _, err := out.Write(r.decide(q)); err != nil {
+			return fmt.Errorf("write decisions: %w", err)
+		}
+	}
+	if n < announced {
+		return lines.wrong("the input ends after %d requests, the header says %d", n, announced)
+	}
+	return nil
+}
+
+// readHeader reads the limit and the period, and returns the number of requests.
+func (r *replay) readHeader(lines *lines) (int, error) {
+	var numbers [3]uint64
+	for i, what := range []string{"the limit", "the period", "the number of requests"} {
+		line, err := lines.next()
+		if errors.Is(err, io.EOF) {
+			return 0, lines.wrong("the input ends before %s", what)
+		}
+		if err != nil {
+			return 0, err
+		}
+		if numbers[i], err = parseCount(line); err != nil {
+			return 0, lines.wrong("%s: %w", what, err)
+		}
+		switch i {
+		case 0:
+			if numbers[0] > algorithms.MaxHits {
+				return 0, lines.wrong("the limit: %d: must be at most %d", numbers[0], uint64(algorithms.MaxHits))
+			}
+			r.limit.Requests = uint32(numbers[0])
+		case 1:
+			if numbers[1] > uint64(algorithms.MaxPeriod/r.unit) {
+				return 0, lines.wrong("the period: %d times %v: must be at most 10 years", numbers[1], r.unit)
+			}
+			r.limit.Period = time.Duration(numbers[1]) * r.unit
+			if err := r.check(); err != nil {
+				return 0, lines.wrong("%w", err)
+			}
+		}
+	}
+	return int(min(numbers[2], 1<<62)), nil
+}
+
+// decide takes the hits of a request and returns the line about the decision, valid until the next
+// call.
+func (r *replay) decide(q request) []byte {
+	c := r.clients[string(q.client)]
+	if c == nil {
+		c = &client{last: q.at}
+		r.clients[string(q.client)] = c
+	}
+	c.last = max(c.last, q.at)
+	var d algorithms.Decision
+	if q.phase != 0 {
+		d = r.hold(c, q)
+	} else {
+		d = r.charge(c, q.hits, r.countRejected)
+	}
+	never := q.hits > int64(r.limit.Capacity()) && !d.Allowed
+	if never {
+		r.never++
+	}
+	r.buf = r.buf[:0]
+	switch {
+	case r.json:
+		r.buf = appendJSON(r.buf, q, d, never)
+	case d.Allowed:
+		r.buf = append(r.buf, "allow"...)
+	default:
+		r.buf = append(r.buf, "deny"...)
+	}
+	r.buf = append(r.buf, '\n')
+	return r.buf
+}
+
+// charge takes hits from the state of a client.
+func (r *replay) charge(c *client, hits int64, countRejected bool) (d algorithms.Decision) {
+	if r.limit.Algorithm.HasState() {
+		c.state, d = r.take(c.state, c.last, hits, countRejected)
+		return d
+	}
+	return c.log.Take(r.limit, c.last, hits, countRejected)
+}
+
+// take takes hits from a state. Package algorithms computes with whole numbers, and here each of
+// its nanoseconds is one tick.
+func (r *replay) take(s algorithms.State, at algorithms.Instant, hits int64, countRejected bool) (algorithms.State, algorithms.Decision) {
+	l := r.limit
+	l.Period /= r.tick
+	s, d := algorithms.Take(l, s, at/algorithms.Instant(r.tick), hits, countRejected)
+	d.RetryAfter, d.ResetAfter = times(d.RetryAfter, r.tick), times(d.ResetAfter, r.tick)
+	return s, d
+}
+
+// times returns n ticks as a duration, held at the largest.
+func times(n, tick time.Duration) time.Duration {
+	if n > math.MaxInt64/tick {
+		return math.MaxInt64
+	}
+	return n * tick
+}
+
+// holds is the holders of one client. The zero value has none.
+type holds struct {
+	known map[string]algorithms.Hold
+	line  []holdEnd // of known, and of some that are known no more; the next to run out first
+	used  uint64    // hits of all that hold
+}
+
+// holdEnd is the instant at which a holder runs out.
+type holdEnd struct {
+	holder string
+	until  algorithms.Instant
+}
+
+// fits returns why a request cannot be decided under the limit.
+func (r *replay) fits(q request) error {
+	switch {
+	case q.phase != 0 && r.atMost == 0:
+		return errors.New("a begin or an end needs --at-most")
+	case q.phase == 0 && r.limit.Algorithm == algorithms.Concurrency:
+		return errors.New("concurrency has no requests without a holder: must be begin or end")
+	}
+	return nil
+}
+
+// hold decides the begin or the end of a holder of a client, as a store does for a request with one
+// limit.
+func (r *replay) hold(c *client, q request) algorithms.Decision {
+	c.holds.expire(c.last)
+	was := c.holds.known[string(q.holder)]
+	e := was.Effect(q.phase, r.limit, q.hits)
+	var d algorithms.Decision
+	switch slots := r.limit.Algorithm == algorithms.Concurrency; {
+	case slots:
+		hits := uint32(max(e.Hits, 0))
+		if e.Hits < 0 {
+			c.holds.used -= uint64(-e.Hits)
+			delete(c.holds.known, string(q.holder))
+		}
+		d = c.holds.slots().Decide(r.limit, c.last, hits, r.atMost)
+		if d.Allowed {
+			c.holds.used += uint64(hits)
+		}
+	case e.Hits < 0:
+		r.giveBack(c, e)
+		d = r.charge(c, 0, false)
+	default:
+		d = r.charge(c, e.Hits, e.Forced || r.countRejected)
+	}
+	if e.Forced {
+		d.Allowed, d.RetryAfter = true, 0
+	}
+	c.holds.set(string(q.holder), was, was.After(q.phase, r.limit, c.last, q.hits, r.atMost, d.Allowed))
+	return d
+}
+
+// giveBack gives the hits of an effect back to the state of a client.
+func (r *replay) giveBack(c *client, e algorithms.Effect) {
+	hits := uint32(-e.Hits)
+	if !r.limit.Algorithm.HasState() {
+		c.log.GiveBack(r.limit, c.last, e.Charged, hits)
+		return
+	}
+	l, tick := r.limit, algorithms.Instant(r.tick)
+	l.Period /= r.tick
+	c.state, _ = algorithms.GiveBack(l, l, c.state, e.Charged/tick, c.last/tick, hits)
+}
+
+// expire forgets the holders that have run out.
+func (h *holds) expire(now algorithms.Instant) {
+	for len(h.line) > 0 && (h.line[0].until <= now || !h.stands(h.line[0])) {
+		if first := h.line[0]; h.stands(first) {
+			if hold := h.known[first.holder]; hold.Status == algorithms.HoldHeld {
+				h.used -= uint64(hold.Hits)
+			}
+			delete(h.known, first.holder)
+		}
+		h.line = h.line[1:]
+	}
+}
+
+// stands reports whether a holder is still the one in the line.
+func (h *holds) stands(e holdEnd) bool {
+	hold, known := h.known[e.holder]
+	return known && hold.Until == e.until
+}
+
+// slots returns the state of concurrency. Only holders that hold are known under it.
+func (h *holds) slots() algorithms.Slots {
+	for len(h.line) > 0 && !h.stands(h.line[len(h.line)-1]) {
+		h.line = h.line[:len(h.line)-1]
+	}
+	for len(h.line) > 0 && !h.stands(h.line[0]) {
+		h.line = h.line[1:]
+	}
+	s := algorithms.Slots{Used: h.used}
+	if len(h.line) > 0 {
+		s.First, s.Last = h.line[0].until, h.line[len(h.line)-1].until
+	}
+	return s
+}
+
+// set remembers the hold of a holder. All holders run out in the order in which they came, as a
+// client's time does not go back.
+func (h *holds) set(holder string, was, next algorithms.Hold) {
+	switch {
+	case next == algorithms.Hold{}:
+		delete(h.known, holder)
+		return
+	case h.known == nil:
+		h.known = make(map[string]algorithms.Hold)
+	}
+	h.known[holder] = next
+	if next.Until != was.Until {
+		h.line = append(h.line, holdEnd{holder, next.Until})
+	}
 }

@@ -39,7 +39,8 @@ type config struct {
 func (c *config) complete() []error {
 	var errs []error
 	if len(c.Rules.Paths) == 0 && c.Rules.Settings == "" && c.XDS.Address == "" {
-		errs = append(errs, fmt.Errorf("rules: no source is set: set a file or directory with --rules or %sRULES, a settings file with a list domains with --config, or --xds-address", environmentPrefix))
+		errs = append(errs, fmt.Errorf("rules: no source is set: set a file or directory with --rules or %sRULES, "+
+			"a settings file with a list domains with --config, or --xds-address", environmentPrefix))
 	}
 	if c.GRPC.Address == "" && c.Socket.Address == "" && c.HTTP.Address == "" {
 		errs = append(errs, errors.New("grpc-address, grpc-socket, http-address: all are off, so nobody could ask"))
@@ -85,10 +86,12 @@ func (c *config) completeTLS() []error {
 	}
 	var errs []error
 	if c.GRPC.Address == "" {
-		errs = append(errs, errors.New("grpc-tls-cert: there is nothing to secure: TLS is for grpc-address, which is off; the Unix socket has its permissions"))
+		errs = append(errs, errors.New("grpc-tls-cert: there is nothing to secure: TLS is for grpc-address, which is off; "+
+			"the Unix socket has its permissions"))
 	}
 	if t.Certificate.Path == "" && t.Key.Path == "" {
-		errs = append(errs, errors.New("grpc-tls-cert: is missing: clients can only show certificates to a server with grpc-tls-cert and grpc-tls-key"))
+		errs = append(errs, errors.New("grpc-tls-cert: is missing: "+
+			"clients can only show certificates to a server with grpc-tls-cert and grpc-tls-key"))
 	}
 	if t.Authorities.Path == "" && len(t.ClientNames) > 0 {
 		errs = append(errs, errors.New("grpc-tls-client-san: no authority signs the names: needs grpc-tls-client-ca"))

@@ -168,7 +168,8 @@ func writeSuggestion(w io.Writer, r *suggest.Result, goal suggest.Goal, format s
 	}
 	out := new(strings.Builder)
 	const clock = "2006-01-02 15:04:05"
-	fmt.Fprintf(out, "# %s from %s to %s UTC (%v).\n", count(int(r.Requests), "request"), r.From.Format(clock), r.To.Format(clock), r.To.Sub(r.From).Round(time.Second))
+	fmt.Fprintf(out, "# %s from %s to %s UTC (%v).\n", count(int(r.Requests), "request"),
+		r.From.Format(clock), r.To.Format(clock), r.To.Sub(r.From).Round(time.Second))
 	fmt.Fprintf(out, "# Each limit denies at most %s of the hits, and never denies %s of the keys.\n", exact(goal.Deny), exact(goal.Keys))
 	writeShapes(out, r)
 	writeSkipped(out, r)
@@ -202,7 +203,8 @@ func writeShapes(out io.Writer, r *suggest.Result) {
 		if s.Checked {
 			denies, keys = percent(s.Denied), fmt.Sprint(s.KeysDenied)
 		}
-		fmt.Fprintf(table, "# %s\t%d\t%d\t%s\t%s\t%s\t%s\n", printable.Text(s.Name()), s.Keys, s.Hits, strings.Join(now, ", "), strings.Join(then, ", "), denies, keys)
+		fmt.Fprintf(table, "# %s\t%d\t%d\t%s\t%s\t%s\t%s\n",
+			printable.Text(s.Name()), s.Keys, s.Hits, strings.Join(now, ", "), strings.Join(then, ", "), denies, keys)
 	}
 	_ = table.Flush() // a strings.Builder never fails
 	fmt.Fprintln(out, "#")

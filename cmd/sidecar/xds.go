@@ -87,7 +87,8 @@ func (c *config) completeXDS() []error {
 // xdsAddress accepts host:port, a Unix socket, and nothing at all.
 func xdsAddress(s string) error {
 	host, port, err := net.SplitHostPort(strings.TrimPrefix(s, "dns:///"))
-	if s == "" || strings.HasPrefix(s, "unix:") && len(s) > len("unix:") || err == nil && host != "" && port != "" && !strings.Contains(host, "/") {
+	if s == "" || strings.HasPrefix(s, "unix:") && len(s) > len("unix:") ||
+		err == nil && host != "" && port != "" && !strings.Contains(host, "/") {
 		return nil
 	}
 	return errors.New(`must be host:port, such as 127.0.0.1:18000, or unix:///path, or "" for off`)

@@ -80,7 +80,8 @@ func (g *guard) admit(ctx context.Context, method string) (stranger bool, err er
 	if wait > 0 {
 		return true, status.Error(codes.ResourceExhausted, page.TooMany(wait))
 	}
-	return true, status.Error(codes.Unauthenticated, "the token is missing or wrong: send it as authorization: Bearer TOKEN (--token-file of the commands)")
+	return true, status.Error(codes.Unauthenticated,
+		"the token is missing or wrong: send it as authorization: Bearer TOKEN (--token-file of the commands)")
 }
 
 // tokensOf returns the tokens that a call shows.

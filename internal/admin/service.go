@@ -159,7 +159,8 @@ func (a *service) ReleaseHolder(ctx context.Context, in *adminv1.ReleaseHolderRe
 	case in.GetId() == "":
 		return nil, status.Error(codes.InvalidArgument, "the holder is missing: must be its name, not empty, or its id")
 	case err != nil || len(id) != len(holder):
-		return nil, status.Errorf(codes.InvalidArgument, "the id of the holder is %.40q, must be %d hexadecimal digits", in.GetId(), 2*len(holder))
+		return nil, status.Errorf(codes.InvalidArgument, "the id of the holder is %.40q, must be %d hexadecimal digits",
+			in.GetId(), 2*len(holder))
 	default:
 		holder = store.Holder(id)
 	}

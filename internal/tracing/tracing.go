@@ -18,9 +18,12 @@ import (
 	"os"
 	"sync"
 
+	"github.com/go-logr/logr/funcr"
 	"go.opentelemetry.io/contrib/propagators/autoprop"
 	"go.opentelemetry.io/contrib/propagators/b3"
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/propagation"
@@ -46,8 +49,10 @@ type Options struct {
 	Service    string            // service.name
 	Attributes map[string]string // further attributes of the resource
 	Protocol   string            // "" means DefaultProtocol
-	Ratio      float64           // part of the traces beginning here that are sampled, 0 to 1; a trace from elsewhere keeps the decision made there
-	Logger     *slog.Logger
+	// Ratio is the part of the traces beginning here that are sampled, 0 to 1. A trace from elsewhere
+	// keeps the decision made there.
+	Ratio  float64
+	Logger *slog.Logger
 }
 
 // Tracing makes spans and sends them. All methods are safe for concurrent use. A nil Tracing is
@@ -207,4 +212,63 @@ func (e *exporter) Shutdown(ctx context.Context) error {
 	err := e.SpanExporter.Shutdown(ctx)
 	e.end.Do(func() { close(e.ended) })
 	return err
+}
+
+// Asked returns a function that begins a span of this name for each transaction of a remote store;
+// nil when t is nil. The function returns the context of the span, and a function that ends the
+// span with the error of the transaction. A store in memory needs no spans: it answers in less time
+// than a span takes.
+func (t *Tracing) Asked(name string) func(ctx context.Context, charges int) (context.Context, func(error)) {
+	if t == nil {
+		return nil
+	}
+	tracer := t.Tracer()
+	return func(ctx context.Context, charges int) (context.Context, func(error)) {
+		ctx, span := tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindClient),
+			trace.WithAttributes(attribute.Int("weir.charges", charges)))
+		return ctx, func(err error) {
+			if err != nil {
+				span.SetStatus(codes.Error, err.Error())
+			}
+			span.End()
+		}
+	}
+}
+
+// sdkReports takes the errors of the SDK, which has one error handler and one logger per process
+// instead of returned errors.
+type sdkReports struct {
+	logger *slog.Logger
+
+	mu       sync.Mutex // guards the rest
+	starting bool       // errors are mistakes in the environment: keep them
+	mistakes []error
+}
+
+// collectReports takes the errors of the SDK from now on.
+func collectReports(logger *slog.Logger) *sdkReports {
+	r := &sdkReports{logger: logger, starting: true}
+	otel.SetErrorHandler(r)
+	// At this verbosity the SDK logs errors only.
+	otel.SetLogger(funcr.New(func(_, args string) { r.Handle(errors.New(args)) }, funcr.Options{}))
+	return r
+}
+
+// logFromNow returns the errors so far, and logs later ones.
+func (r *sdkReports) logFromNow() []error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.starting = false
+	return r.mistakes
+}
+
+// Handle implements [otel.ErrorHandler].
+func (r *sdkReports) Handle(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.starting {
+		r.mistakes = append(r.mistakes, err)
+		return
+	}
+	r.logger.LogAttrs(context.Background(), slog.LevelWarn, "OpenTelemetry", slog.String("error", err.Error()))
 }

@@ -18,7 +18,8 @@ func (k *Keeper) audit(ctx context.Context, text string, g *limiter.Grant, more 
 // Attrs returns a grant as attributes of a log line.
 func Attrs(g *limiter.Grant) []slog.Attr {
 	attrs := []slog.Attr{
-		slog.String("grant", g.ID), slog.String("domain", harmless(g.Domain)), slog.String("descriptor", descriptor(g.Entries)), slog.String("rule", g.Rule),
+		slog.String("grant", g.ID), slog.String("domain", harmless(g.Domain)),
+		slog.String("descriptor", descriptor(g.Entries)), slog.String("rule", g.Rule),
 	}
 	if g.Limit != "" {
 		attrs = append(attrs, slog.String("limit", g.Limit))

@@ -166,7 +166,8 @@ func (p *Page) tail(w http.ResponseWriter, r *http.Request) {
 func (p *Page) watch(request *adminv1.WatchRequest, t *tailStream) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			p.options.Logger.LogAttrs(t.ctx, slog.LevelError, "a panic ended a tail of the admin page", slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
+			p.options.Logger.LogAttrs(t.ctx, slog.LevelError, "a panic ended a tail of the admin page",
+				slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
 			err = status.Error(codes.Internal, "a panic ended the tail: see the log")
 		}
 	}()
@@ -186,7 +187,8 @@ func watchRequest(r *http.Request) (*adminv1.WatchRequest, error) {
 	for _, name := range q["outcome"] {
 		n, ok := adminv1.Outcome_value["OUTCOME_"+strings.ToUpper(name)]
 		if !ok || n == 0 {
-			return nil, fmt.Errorf("outcome: %q: must be one of over_limit, ok, shadowed, unlimited, replaced, not_limited, unmatched, no_domain, failed", name)
+			return nil, fmt.Errorf("outcome: %q: must be one of "+
+				"over_limit, ok, shadowed, unlimited, replaced, not_limited, unmatched, no_domain, failed", name)
 		}
 		out.Outcomes = append(out.Outcomes, adminv1.Outcome(n))
 	}

@@ -157,7 +157,8 @@ func outcome(domain *descriptors.Domain, s *limiter.DescriptorStatus) string {
 	case s.Outcome == limiter.Replaced:
 		return fmt.Sprintf("rule %s is dropped: another rule that the request matches replaces %q", s.Rule.Path, s.Rule.Name)
 	case s.Outcome == limiter.Unlimited && s.Grant != nil:
-		return fmt.Sprintf("grant %s lets everything pass that meets rule %s, until %s", s.Grant.ID, s.Rule.Path, s.Grant.Until.UTC().Format(time.RFC3339))
+		return fmt.Sprintf("grant %s lets everything pass that meets rule %s, until %s",
+			s.Grant.ID, s.Rule.Path, s.Grant.Until.UTC().Format(time.RFC3339))
 	case s.Outcome == limiter.Unlimited:
 		return fmt.Sprintf("rule %s is unlimited: always passes", s.Rule.Path)
 	case s.Outcome == limiter.NoLimit:

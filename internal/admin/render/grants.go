@@ -43,7 +43,8 @@ func Grant(l *limiter.Limiter, g *limiter.Grant) *adminv1.Grant {
 // FromGrant returns a grant as the limiter has it, without the fields that the server sets.
 func FromGrant(in *adminv1.Grant) limiter.Grant {
 	g := limiter.Grant{
-		Domain: in.GetDomain(), Entries: Entries(in.GetEntries()), Limit: in.GetLimit(), Burst: in.GetBurst(), Reason: in.GetReason(), By: in.GetBy(),
+		Domain: in.GetDomain(), Entries: Entries(in.GetEntries()), Limit: in.GetLimit(), Burst: in.GetBurst(),
+		Reason: in.GetReason(), By: in.GetBy(),
 	}
 	if in.GetUntil().IsValid() {
 		g.Until = in.GetUntil().AsTime()

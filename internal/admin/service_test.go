@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding/gzip"
-	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 	reflectiongrpc "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/prototext"
@@ -296,17 +295,6 @@ func TestReloadThatWasInterruptedIsAnError(t *testing.T) {
 		f := start(t, adminRules, func(o *Options) { o.Reload = func(context.Context) error { return context.DeadlineExceeded } })
 		if _, err := f.service(t).Reload(t.Context(), new(adminv1.ReloadRequest)); status.Code(err) != codes.DeadlineExceeded {
 			t.Errorf("Reload: got %v; want DeadlineExceeded", err)
-		}
-	})
-}
-
-func TestAdminHealth(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := start(t, adminRules, nil)
-		got, err := healthgrpc.NewHealthClient(dial(t, f.admin.Serve)).
-			Check(t.Context(), &healthgrpc.HealthCheckRequest{Service: "weir.admin.v1.AdminService"})
-		if err != nil || got.GetStatus() != healthgrpc.HealthCheckResponse_SERVING {
-			t.Errorf("health: got %v, %v; want SERVING", got, err)
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/weirproxy/weir/internal/testing/deptest"
 	"github.com/weirproxy/weir/internal/testing/race"
 )
 
@@ -150,3 +151,5 @@ func TestAThousandKeysTakeLessThanAMegabyte(t *testing.T) {
 	}
 	runtime.KeepAlive(s)
 }
+
+func TestDeps(t *testing.T) { deptest.Check(t, deptest.Rules{Own: []string{}, Third: []string{}}) }

@@ -3,12 +3,15 @@ package page
 import (
 	"crypto/tls"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
+
+	"google.golang.org/grpc"
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
 	"github.com/weirproxy/weir/internal/testing/logtest"
@@ -235,4 +238,46 @@ func TestATokenThatCannotBeReadAdmitsNobody(t *testing.T) {
 	if got := f.ask("POST", "/login", "token=", "Content-Type: application/x-www-form-urlencoded"); got.StatusCode != http.StatusForbidden {
 		t.Errorf("an empty token: got %d, want 403", got.StatusCode)
 	}
+}
+
+// A stream without a body would keep its place for ever, because no write of it fails.
+func TestHeadOpensNoStream(t *testing.T) {
+	f := newPage(t, func(o *Options) { o.Service = new(counters) })
+	f.end() // a stream that opens ends at once
+	for _, path := range []string{"/events", "/tail"} {
+		if got := f.ask("HEAD", path, ""); got.StatusCode != http.StatusMethodNotAllowed || got.Header.Get("Allow") != "GET" {
+			t.Errorf("HEAD %s: got %d, %v", path, got.StatusCode, got.Header)
+		}
+	}
+}
+
+func TestAPanicOfWatchEndsTheTailAlone(t *testing.T) {
+	f := newPage(t, func(o *Options) {
+		o.Service = &service{watch: func(*adminv1.WatchRequest, grpc.ServerStreamingServer[adminv1.WatchResponse]) error {
+			panic("broken") //nolint:forbidigo // as a mistake would
+		}}
+	})
+	if got := f.ask("GET", "/tail", ""); got.StatusCode != http.StatusInternalServerError {
+		t.Errorf("got %d, want 500", got.StatusCode)
+	}
+	if !strings.Contains(f.log.String(), "panic=broken") {
+		t.Errorf("log: %s", f.log)
+	}
+}
+
+// Everything that a browser loads: 150 KB at most, without compression.
+func TestThePageIsSmall(t *testing.T) {
+	f := newPage(t, nil)
+	all := len(text(t, f.ask("GET", "/", "")))
+	assets, err := fs.Glob(files, "assets/*")
+	if err != nil || len(assets) < 3 {
+		t.Fatalf("assets: %v, %v", assets, err)
+	}
+	for _, name := range assets {
+		all += len(text(t, f.ask("GET", "/"+name, "")))
+	}
+	if all > 150_000 {
+		t.Errorf("the page has %d bytes, want at most 150000", all)
+	}
+	t.Logf("%d bytes", all)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -64,5 +65,49 @@ func TestAPeriodLeavesOutTheUnitsThatAreZero(t *testing.T) {
 		if got := periodText(d); got != want {
 			t.Errorf("periodText(%v) = %q; want %q", d, got, want)
 		}
+	}
+}
+
+func TestAGrantSaysWhatItGives(t *testing.T) {
+	for text, want := range map[string]string{
+		`requests_per_unit: 0`:                                "nothing: the key is blocked",
+		`requests_per_unit: 1`:                                "1 request per period",
+		`requests_per_unit: 5 burst: 7 limit: "a"`:            "5 requests per period, burst 7, of the limit a",
+		`requests_per_unit: 1 key: "1:m|1:k=1:v#concurrency"`: "1 at once",
+		`factor: 2.5`:                                         "2.5 times the limit",
+		`unlimited: true`:                                     "unlimited",
+	} {
+		g := new(adminv1.Grant)
+		if err := prototext.Unmarshal([]byte(text), g); err != nil {
+			t.Fatal(err)
+		}
+		if got := givesText(g); got != want {
+			t.Errorf("%s: got %q; want %q", text, got, want)
+		}
+	}
+}
+
+// The numbers of an outage are the sidecar's own, and its waits have odd digits.
+func TestAStateSaysItsSource(t *testing.T) {
+	wait := durationpb.New(59*time.Second + 123_456_001*time.Nanosecond)
+	for source, want := range map[string][2]string{
+		"":                    {"allowed, 4 left after that, idle after 59.124s", "denied, 4 left, the same hits pass in 59.124s, idle after 59.124s"},
+		"memory":              {"allowed, 4 left after that, idle after 59.124s", "denied, 4 left, the same hits pass in 59.124s, idle after 59.124s"},
+		"redis":               {"allowed, 4 left after that, idle after 59.124s", "denied, 4 left, the same hits pass in 59.124s, idle after 59.124s"},
+		"without redis":       {"allowed, 4 left after that, idle after 59.124s, without redis", "denied, 4 left, the same hits pass in 59.124s, idle after 59.124s, without redis"},
+		"lease":               {"allowed, 4 left after that, idle after 59.124s, by lease", "denied, 4 left, the same hits pass in 59.124s, idle after 59.124s, by lease"},
+		"something\u202e new": {"allowed, 4 left after that, idle after 59.124s, by something\\u202e new", "denied, 4 left, the same hits pass in 59.124s, idle after 59.124s, by something\\u202e new"},
+	} {
+		l := &adminv1.LimitExplanation{Allowed: true, Remaining: 4, RetryAfter: wait, ResetAfter: wait, Source: source}
+		if got := stateText(l); got != want[0] {
+			t.Errorf("%q, allowed: got %q, want %q", source, got, want[0])
+		}
+		l.Allowed = false
+		if got := stateText(l); got != want[1] {
+			t.Errorf("%q, denied: got %q, want %q", source, got, want[1])
+		}
+	}
+	if got := waitText(1); got != "1ms" {
+		t.Errorf("a nanosecond: got %q, want 1ms", got)
 	}
 }

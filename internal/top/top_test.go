@@ -1,9 +1,0 @@
-package top
-
-import (
-	"testing"
-
-	"github.com/weirproxy/weir/internal/testing/deptest"
-)
-
-func TestDeps(t *testing.T) { deptest.Check(t, deptest.Rules{Own: []string{}, Third: []string{}}) }

@@ -93,7 +93,9 @@ func BenchmarkRequest(b *testing.B) {
 			c, next := chunks(b, echo{}, requests)
 			b.ReportAllocs()
 			for b.Loop() {
-				must.Do(b, c.receiveAll(next(), start))
+				if err := c.receiveAll(next(), start); err != nil {
+					b.Fatal(err)
+				}
 				turn(c)
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*requests), "ns/request")
@@ -116,7 +118,9 @@ func BenchmarkTracedRequest(b *testing.B) {
 		id += 2
 	}
 	for _, piece := range pieces[:100] {
-		must.Do(b, c.receiveAll(piece, start))
+		if err := c.receiveAll(piece, start); err != nil {
+			b.Fatal(err)
+		}
 	}
 	n := 100
 	b.ReportAllocs()
@@ -129,7 +133,9 @@ func BenchmarkTracedRequest(b *testing.B) {
 			copy(piece[at+5:], []byte{byte(id >> 24), byte(id >> 16), byte(id >> 8), byte(id)})
 		}
 		id += 2
-		must.Do(b, c.receiveAll(piece, start))
+		if err := c.receiveAll(piece, start); err != nil {
+			b.Fatal(err)
+		}
 		turn(c)
 	}
 }
@@ -144,9 +150,13 @@ func BenchmarkRequestThatWaits(b *testing.B) {
 	c, next := chunks(b, wait{}, 20)
 	b.ReportAllocs()
 	for b.Loop() {
-		must.Do(b, c.receiveAll(next(), start))
+		if err := c.receiveAll(next(), start); err != nil {
+			b.Fatal(err)
+		}
 		for n := range uint32(20) {
-			must.Do(b, c.Finish(c.ids.last-2*n, []byte("an answer of the usual length"), Reply{}, start))
+			if err := c.Finish(c.ids.last-2*n, []byte("an answer of the usual length"), Reply{}, start); err != nil {
+				b.Fatal(err)
+			}
 		}
 		turn(c)
 	}

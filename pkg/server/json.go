@@ -234,21 +234,28 @@ func (j *JSON) refuse(r *http.Request) *refusal {
 			return &refusal{http.StatusForbidden, "/json takes requests from loopback addresses only, not from " + r.RemoteAddr}
 		}
 		if name := web.Forwarded(r.Header); name != "" {
-			return &refusal{http.StatusForbidden, "/json takes requests of this machine only, and a proxy forwarded this one: it has the header " + name}
+			return &refusal{
+				http.StatusForbidden, "/json takes requests of this machine only, and a proxy forwarded this one: it has the header " + name,
+			}
 		}
 	}
 	if j.AnyClient {
 		return nil
 	}
 	if !web.Named(r.Host, j.Hosts) {
-		return &refusal{http.StatusMisdirectedRequest, fmt.Sprintf("Host: %q: /json is at localhost, at IP addresses, and at names that the operator has listed", r.Host)}
+		return &refusal{
+			http.StatusMisdirectedRequest,
+			fmt.Sprintf("Host: %q: /json is at localhost, at IP addresses, and at names that the operator has listed", r.Host),
+		}
 	}
 	if err := new(http.CrossOriginProtection).Check(r); err != nil {
 		return &refusal{http.StatusForbidden, "/json takes no requests of pages of other sites: " + err.Error()}
 	}
 	// A web page cannot send this type to another site without asking that site first.
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		return &refusal{http.StatusUnsupportedMediaType, fmt.Sprintf("Content-Type: %q: must be application/json", r.Header.Get("Content-Type"))}
+		return &refusal{
+			http.StatusUnsupportedMediaType, fmt.Sprintf("Content-Type: %q: must be application/json", r.Header.Get("Content-Type")),
+		}
 	}
 	return nil
 }

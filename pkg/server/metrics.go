@@ -30,17 +30,22 @@ func (s *Server) registerMetrics() error {
 // limiter counts apart.
 func (s *Server) newCollector() prometheus.Collector {
 	return metrics.NewCollector("weir_", nil, s.collect,
-		metrics.New("requests_total", "Rate limit requests that could be read, by outcome: without requests that are too large, or that /json refuses or cannot read.", "code"),
+		metrics.New("requests_total",
+			"Rate limit requests that could be read, by outcome: without requests that are too large, or that "+
+				"/json refuses or cannot read.", "code"),
 		metrics.New("request_duration_seconds", "Time from the arrival of a rate limit request to its answer."),
 		metrics.New("decisions_total", "Descriptors decided by a rule.", "domain", "rule", "code"),
 		metrics.New("hits_total", "Hits of the descriptors decided by a rule, refunds left out.", "domain", "rule", "code"),
 		metrics.New("refunded_hits_total", "Hits given back.", "domain", "rule"),
-		metrics.New("detailed_decisions_total", "Descriptors decided by a rule with detailed_metric or value_to_metric, by value.", "domain", "rule", "value", "code"),
+		metrics.New("detailed_decisions_total",
+			"Descriptors decided by a rule with detailed_metric or value_to_metric, by value.", "domain", "rule", "value", "code"),
 		metrics.New("unmatched_total", "Descriptors that no rule matched.", "reason", "domain"),
 
 		metrics.New("holds_total", "Begins and ends of holders of a rule with hold, by event.", "domain", "rule", "event"),
-		metrics.New("holds_held", "Holders of a rule with hold that hold now, of the begins and ends that this process has seen.", "domain", "rule"),
-		metrics.New("holds_estimated_hits_total", "Hits that ended holders held, by the first rate limit of a rule with hold.", "domain", "rule"),
+		metrics.New("holds_held",
+			"Holders of a rule with hold that hold now, of the begins and ends that this process has seen.", "domain", "rule"),
+		metrics.New("holds_estimated_hits_total",
+			"Hits that ended holders held, by the first rate limit of a rule with hold.", "domain", "rule"),
 		metrics.New("holds_true_hits_total", "Hits that the ends of the same holders named.", "domain", "rule"),
 
 		metrics.New("in_flight_bytes", "Memory that gRPC requests under way make the server hold, as an upper estimate."),
@@ -51,7 +56,9 @@ func (s *Server) newCollector() prometheus.Collector {
 
 		metrics.New("rules", "Rules in force: descriptors with limits or unlimited.", "domain"),
 		metrics.New("tracked_keys", "Keys with the most hits that are tracked now."),
-		metrics.New("tracked_keys_used_ratio", "Part of the limit that tracked keys with a hit in the last minute have used, by the last decision.", "domain", "rule", "quantile"),
+		metrics.New("tracked_keys_used_ratio",
+			"Part of the limit that tracked keys with a hit in the last minute have used, by the last "+
+				"decision.", "domain", "rule", "quantile"),
 	)
 }
 

@@ -50,7 +50,9 @@ type Options struct {
 	MaxConnectionAge      time.Duration // of Serve: age at which clients must connect again, plus or minus a tenth; 0: no bound
 	MaxConnectionAgeGrace time.Duration // time for that until the server closes the connection; 0: no bound
 
-	GRPCGo bool // Serve answers ShouldRateLimit with gRPC's library too, which takes more CPU. Else the library serves the other methods alone (decision 37)
+	// GRPCGo: Serve answers ShouldRateLimit with gRPC's library too, which takes more CPU. Else the
+	// library serves the other methods alone (decision 37).
+	GRPCGo bool
 
 	TLS *tls.Config // of Serve, except on Unix sockets; nil: no TLS. HTTP has no TLS
 
@@ -104,7 +106,8 @@ func (o Options) complete() (Options, error) {
 	o.MaxConcurrentStreams = cmp.Or(o.MaxConcurrentStreams, DefaultMaxConcurrentStreams)
 	o.MaxBytesInFlight = cmp.Or(o.MaxBytesInFlight, DefaultMaxBytesInFlight)
 	if least := messagesInFlight * o.MaxRequestBytes; o.MaxRequestBytes > 0 && o.MaxBytesInFlight > 0 && o.MaxBytesInFlight < least {
-		errs = append(errs, fmt.Errorf("max bytes in flight: %d: must be at least %d, %d times max request bytes", o.MaxBytesInFlight, least, messagesInFlight))
+		errs = append(errs, fmt.Errorf("max bytes in flight: %d: must be at least %d, %d times max request bytes",
+			o.MaxBytesInFlight, least, messagesInFlight))
 	}
 	errs = append(errs, o.JSON.check())
 	errs = append(errs, o.Headers.complete()...)

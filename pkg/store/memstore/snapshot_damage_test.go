@@ -128,7 +128,7 @@ func FuzzLoad(f *testing.F) {
 		out.head(hashKey{1, 2}, s.now(), 1)
 		out.content = append(out.content, content...)
 		out.section(kind)
-		out.records = 1
+		out.names = 1
 		out.end()
 		if _, err := s.Load(&b); err != nil {
 			return

@@ -34,8 +34,8 @@ func TestAFloodOfEqualKeysSpreadsOverTheShards(t *testing.T) {
 		maxKeys int
 		limits  int // different ones
 	}{
-		{"one limit", race.Scale(100_000), 1},
-		{"limits of their own", race.Scale(131_072), 100_000},
+		{"one limit", race.Scale(40_000), 1},
+		{"limits of their own", race.Scale(40_000), 30_000},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			inBubble(t, Options{MaxKeys: c.maxKeys}, func(t *testing.T, s *Store) {

@@ -60,8 +60,8 @@ type rewinder interface {
 	rewind(l Limit, s State, now Instant, tolerance time.Duration) State // see Rewind; s is not unused
 }
 
-// moved returns the instant step after i, or before it, held at the ends.
-func (i Instant) moved(step time.Duration) Instant {
+// Moved returns the instant step after i, or before it, held at the ends.
+func (i Instant) Moved(step time.Duration) Instant {
 	sum := i + Instant(step)
 	switch {
 	case step > 0 && sum < i:
@@ -77,7 +77,7 @@ func (i Instant) moved(step time.Duration) Instant {
 // at the last charge. The result is now+step, or the start of the key's window if the window then
 // starts less than a period ahead.
 func windowAfter(l Limit, held, now Instant, step time.Duration) Instant {
-	next := now.moved(step)
+	next := now.Moved(step)
 	if start := windowStart(l.Period, held); start <= held && past(next, start) > 0 && past(next, start) < uint64(l.Period) {
 		return start
 	}

@@ -318,9 +318,9 @@ func (g *Log) remove(i int) {
 func (g *Log) Realign(step time.Duration) {
 	for i := range g.len {
 		e := g.at(i)
-		e.at = e.at.moved(step)
+		e.at = e.at.Moved(step)
 	}
-	g.last = g.last.moved(step)
+	g.last = g.last.Moved(step)
 }
 
 // LogEntry is hits of a [Log] at one instant.

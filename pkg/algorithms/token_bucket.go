@@ -82,7 +82,7 @@ func (t tokenBucket) change(from, to Limit, s State, now Instant) State {
 }
 
 func (tokenBucket) realign(_ Limit, s State, _ Instant, step time.Duration) State {
-	s.last = s.last.moved(step)
+	s.last = s.last.Moved(step)
 	return s
 }
 

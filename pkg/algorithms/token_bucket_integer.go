@@ -107,7 +107,7 @@ func (t tokenBucketInteger) change(from, to Limit, s State, now Instant) State {
 }
 
 func (tokenBucketInteger) realign(_ Limit, s State, _ Instant, step time.Duration) State {
-	s.last = s.last.moved(step)
+	s.last = s.last.Moved(step)
 	return s
 }
 
@@ -115,7 +115,7 @@ func (tokenBucketInteger) realign(_ Limit, s State, _ Instant, step time.Duratio
 func (tokenBucketInteger) rewind(_ Limit, s State, now Instant, tolerance time.Duration) State {
 	since := time.Duration(s.b)
 	if s.last.Add(since) > now.Add(tolerance) {
-		s.last = now.moved(-since)
+		s.last = now.Moved(-since)
 	}
 	return s
 }
@@ -126,7 +126,7 @@ func (tokenBucketInteger) clamp(l Limit, s State, now Instant) State {
 		return State{}
 	}
 	since := min(s.b, 2*uint64(l.Period)) // a charge less than a token after the mark, and a token takes at most a period
-	return State{last: min(s.last, now.moved(-time.Duration(since))), a: deficit, b: since}
+	return State{last: min(s.last, now.Moved(-time.Duration(since))), a: deficit, b: since}
 }
 
 // A record holds the instant of the last charge, the ticks and nanoseconds from the mark to that

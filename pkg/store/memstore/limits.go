@@ -1,7 +1,6 @@
 package memstore
 
 import (
-	"math"
 	"math/bits"
 	"time"
 
@@ -190,21 +189,10 @@ func (h *holders) realign(step time.Duration) {
 	for i := range h.chunks {
 		for used := h.chunks[i].used; used != 0; used &= used - 1 {
 			r := &h.chunks[i].records[bits.TrailingZeros32(used)]
-			r.at, r.until = moved(r.at, step), moved(r.until, step)
+			r.at, r.until = r.at.Moved(step), r.until.Moved(step)
 		}
 	}
-	h.due, h.rests = moved(h.due, step), moved(h.rests, step)
-}
-
-// moved returns the instant a step later, or earlier, held at the ends.
-func moved(at algorithms.Instant, step time.Duration) algorithms.Instant {
-	if step >= 0 {
-		return at.Add(step)
-	}
-	if sum := at + algorithms.Instant(step); sum <= at {
-		return sum
-	}
-	return math.MinInt64
+	h.due, h.rests = h.due.Moved(step), h.rests.Moved(step)
 }
 
 // sweepChunks is the number of chunks that a sweep visits at once: about 4000 records, as many as a

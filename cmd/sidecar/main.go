@@ -1,8 +1,9 @@
 // Command sidecar is Weir: a rate limit service for Envoy to run beside it.
 //
 // The command serve reads the settings (flags, WEIR_* environment variables, a settings file) and
-// runs package serving. `check`, `match`, `replay` and `simulate` try out rules and algorithms
-// without a server; `match --server`, `watch`, `record` and `reset` ask a running sidecar.
+// runs package app. `check`, `test`, `match`, `replay`, `simulate` and `suggest` try out rules and
+// algorithms without a server. `match --server`, `watch`, `top`, `record`, `grant`, `grants` and
+// `reset` ask a running sidecar.
 //
 // The exit code is 0 for success, and 1 for a failure or a mistake in settings or rules. Exit code
 // 2 is for a mistake in the command line or in an input. Exit code 3 says that match found no rule,

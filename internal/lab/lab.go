@@ -1,5 +1,5 @@
-// Package lab has one world for all that decides requests outside a service: rules, a limiter and
-// counts in memory, in virtual time.
+// Package lab is a limiter with counts in memory in virtual time, for simulations and for tests of
+// rules.
 package lab
 
 import (

@@ -1,5 +1,6 @@
 // Package lane is the server's side of HTTP/2 for one unary gRPC method, without input and output:
-// bytes in, bytes out.
+// bytes in, bytes out. The lane is Weir's own fast server for ShouldRateLimit; grpc-go serves all
+// other methods.
 //
 // A [Lane] holds the options and the tables of HPACK for all connections. A [Conn] is one
 // connection: a state machine that owns no goroutine, lock, clock or socket. The caller reads from

@@ -1,5 +1,5 @@
-// Package redis says where Redis or Valkey is, and keeps a rueidis client connected to it.
-// Topologies: one server, Sentinel, cluster; with or without TLS.
+// Package redis connects to Redis or Valkey and keeps the connection: a rueidis client. Topologies:
+// one server, Sentinel, cluster; with or without TLS.
 //
 // rueidis dials in the time of a command, which may be 10 ms, and hands commands to a stopped
 // server. So this package is rueidis's dial function. A session dials each address in the

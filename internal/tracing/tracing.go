@@ -6,7 +6,8 @@
 // OTEL_EXPORTER_OTLP_PROTOCOL and OTEL_TRACES_EXPORTER. A request never waits for a collector:
 // spans go into a queue, and a full queue drops them.
 //
-// The server makes the spans of requests; this package makes spans for [Tracing.Store] alone.
+// The server makes the spans of requests; this package makes the spans of calls to Redis, see
+// [Tracing.Asked].
 package tracing
 
 import (

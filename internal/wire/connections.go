@@ -1,6 +1,5 @@
-// Package wire stands between the sockets and the servers. It has listeners with bounds, TLS, and
-// the split of one listener between gRPC and HTTP/1. All connections share one bound of buffered
-// bytes. The package does not read requests.
+// Package wire has the listeners of Weir: their bounds, TLS, and one address for gRPC and HTTP/1.
+// All connections share one bound of buffered bytes. The package does not read requests.
 package wire
 
 import (

@@ -27,7 +27,8 @@ func (f form) isOwn() bool {
 }
 
 // keys returns the keys of a form: the keys of envoyproxy/ratelimit, and Weir's own keys. A new
-// option is a key here, and a field and a line in descriptor.go or limit.go.
+// option is a key here, a field in descriptors.go or limit.go, and a line in descriptor.go or
+// limit.go.
 func (f form) keys() (original, own []string) {
 	switch f {
 	case documentForm:

@@ -2,9 +2,9 @@
 // goroutine that answers it, and copies the chosen ones into the bounded queue of each [Watcher]. A
 // watcher that reads too slowly loses requests and is told their number.
 //
-// Nobody watches: the hub does not observe requests. Somebody watches: a request costs the filters,
-// and a copy if it is chosen. The rest of the work, such as the search for the nearest miss, is
-// done on the watcher's own goroutine.
+// While nobody watches, the hub sees no request. While somebody watches, a request costs the
+// filters, and a copy if it is chosen. The rest of the work, such as the search for the nearest
+// miss, is done on the watcher's own goroutine.
 package watch
 
 import (

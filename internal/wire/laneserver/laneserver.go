@@ -1,4 +1,5 @@
-// Package laneserver puts [lane.Conn] machines on listeners: it reads, writes, ticks and drains.
+// Package laneserver serves the connections of package lane on sockets: it reads, writes, ticks and
+// drains.
 //
 // Each connection has one goroutine, which reads up to 32 KiB, gives the bytes to the machine, and
 // writes its output at once. An idle connection holds no buffer. On Linux the system calls for

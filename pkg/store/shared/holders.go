@@ -26,9 +26,9 @@ func (n *names) set(i int, c *store.Charge, l algorithms.Limit, p algorithms.Hol
 // limits serve for that. The second one has the holders in doubt: the remote store was asked about
 // their begin, and may have admitted them.
 
-// denials returns the limit under which the local store remembers denied holders. The requests are
-// 0, but of a holder that is forgotten.
-func (s *Store) denials(doubt bool, requests uint32) algorithms.Limit {
+// holderLimit returns the limit under which the local store remembers denied holders. The requests
+// are 0, but of a holder that is forgotten.
+func (s *Store) holderLimit(doubt bool, requests uint32) algorithms.Limit {
 	l := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: requests, Period: s.unused}
 	if doubt {
 		l.Period -= time.Microsecond
@@ -70,11 +70,11 @@ func (s *Store) known(n *names, c *store.Charge) (h algorithms.Hold, doubt bool)
 			return h, false
 		}
 	}
-	if in := s.peek(n, c, s.denials(true, 0)); in.Status == algorithms.HoldDenied {
+	if in := s.peek(n, c, s.holderLimit(true, 0)); in.Status == algorithms.HoldDenied {
 		return in, true
 	}
 	if !keepsDenials(c) {
-		if h = s.peek(n, c, s.denials(false, 0)); h.Status != algorithms.HoldDenied {
+		if h = s.peek(n, c, s.holderLimit(false, 0)); h.Status != algorithms.HoldDenied {
 			h = algorithms.Hold{}
 		}
 	}
@@ -94,13 +94,13 @@ func (s *Store) take(n *names, count int) {
 
 func (s *Store) deny(n *names, c *store.Charge, doubt bool) {
 	if doubt || !keepsDenials(c) {
-		n.set(0, c, s.denials(doubt, 0), algorithms.HoldBegin, 1)
+		n.set(0, c, s.holderLimit(doubt, 0), algorithms.HoldBegin, 1)
 		s.take(n, 1)
 	}
 }
 
 func (s *Store) admit(n *names, c *store.Charge) {
-	for _, l := range [...]algorithms.Limit{c.Limit, s.denials(false, algorithms.MaxHits), s.denials(true, algorithms.MaxHits)} {
+	for _, l := range [...]algorithms.Limit{c.Limit, s.holderLimit(false, algorithms.MaxHits), s.holderLimit(true, algorithms.MaxHits)} {
 		if l == c.Limit && !keepsDenials(c) || s.peek(n, c, l).Status != algorithms.HoldDenied {
 			continue
 		}

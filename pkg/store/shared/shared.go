@@ -1,7 +1,7 @@
-// Package shared is a count that several processes share, and that may be slow or away. The package
-// makes one store of two. A remote store decides. A local store goes on while the remote one does
-// not answer. In front of both are allotments: the rights of this process to decide alone for one
-// key until an instant. One transaction takes five steps, see [Store.TakeAll].
+// Package shared is a store over two stores, for a count that several processes share. A remote
+// store, such as Redis, decides. A local store goes on while the remote one does not answer. In
+// front of both are allotments: the rights of this process to decide alone for one key until an
+// instant. One transaction takes five steps, see [Store.TakeAll].
 //
 // # Near: leases
 //
@@ -212,9 +212,9 @@ func (s *Store) Await(ctx context.Context) error {
 // now returns the instant by the clock of allotments.
 func (s *Store) now() time.Duration { return time.Since(s.started) }
 
-// ask has the remote store asked about charges, unless the breaker forbids it, and reports whether
-// it answered. An error is the caller's.
-func (s *Store) ask(ctx context.Context, charges []store.Charge, remote func() error) (answered bool, err error) {
+// askAlone has the remote store asked about charges, unless the breaker forbids it, and reports
+// whether it answered. An error is the caller's.
+func (s *Store) askAlone(ctx context.Context, charges []store.Charge, remote func() error) (answered bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
@@ -248,7 +248,7 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []al
 	if len(rest) == 0 && len(charges) > 0 {
 		return nil
 	}
-	answered, err := s.ask(ctx, rest, func() error { return s.remote.Peek(ctx, rest, to) })
+	answered, err := s.askAlone(ctx, rest, func() error { return s.remote.Peek(ctx, rest, to) })
 	if err == nil && !answered {
 		err = s.peekWithout(rest, to)
 	}
@@ -270,7 +270,7 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) (forgotten in
 	s.reset(charges)
 	defer s.reset(charges) // again: an answer that came meanwhile may be of the state before
 	var cause error
-	answered, err := s.ask(ctx, charges, func() error {
+	answered, err := s.askAlone(ctx, charges, func() error {
 		forgotten, cause = s.remote.Reset(ctx, charges)
 		return cause
 	})
@@ -298,7 +298,7 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) (forgotten in
 // slots that were held when it last answered.
 func (s *Store) Holders(ctx context.Context, charge *store.Charge, most int) (held []store.Held, all int, err error) {
 	var refused error
-	answered, err := s.ask(ctx, []store.Charge{*charge}, func() (failed error) {
+	answered, err := s.askAlone(ctx, []store.Charge{*charge}, func() (failed error) {
 		held, all, failed = s.remote.Holders(ctx, charge, most)
 		if errors.Is(failed, store.ErrNotListed) { // an answer
 			refused, failed = failed, nil

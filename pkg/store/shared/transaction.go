@@ -8,13 +8,13 @@ import (
 )
 
 // TakeNow implements [store.Store]. TakeNow decides a request that allotments decide, and any
-// request while the breaker is open.
+// request for which the breaker does not let the remote store be asked.
 func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
 	if admitted, decided = s.near(charges, decisions); decided {
 		return admitted, true
 	}
 	if p := s.breaker.enterTransaction(charges); p != nil {
-		p.leave()
+		p.leave() // the remote store would decide: the caller must wait
 		return false, false
 	}
 	admitted, err := s.without(charges, decisions, nil)
@@ -26,7 +26,7 @@ func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision)
 
 // TakeAll implements [store.Store]. Each transaction takes five steps:
 //
-//	near      leases or denials of this process decide it; else leases may pay a part
+//	near      leases admit it or denials deny it; else leases may pay a part (question)
 //	gate      the breaker says whether the remote store may be asked
 //	ask       the remote store decides all transactions that have come so far
 //	learn     the allotments and the local store go on from its states
@@ -50,7 +50,7 @@ func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes [
 		decided(r.done)
 	}
 	if len(r.asked) > 0 {
-		s.remote.TakeAll(r.asked, r.learn)
+		s.remote.TakeAll(r.asked, r.learn) // ask
 	}
 }
 

@@ -10,10 +10,10 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// without decides a request by the policies of its charges. Local is decided by the share of this
-// process in the local store, Allow and Deny by themselves. The request stays one transaction, also
-// with charges of several policies. cause is the error with which the remote store failed the
-// request; nil if it was not asked.
+// without decides a request by the policies of its charges. The local store decides a charge with
+// Local, where its hits cost as much as those of all processes. decideByPolicy decides charges with
+// Allow and Deny. The request stays one transaction, also with charges of several policies. cause
+// is the error with which the remote store failed the request; nil if it was not asked.
 func (s *Store) without(charges []store.Charge, decisions []algorithms.Decision, cause error) (bool, error) {
 	n := countByPolicy(charges)
 	s.metrics.add(n)
@@ -25,7 +25,7 @@ func (s *Store) without(charges []store.Charge, decisions []algorithms.Decision,
 	}
 	holds := store.Holds(charges)
 	if n.Allow+n.Deny > 0 && n.Local == 0 && !holds {
-		s.patch(charges, decisions, 1)
+		s.decideByPolicy(charges, decisions, 1) // not one charge is local: the fleet does not matter
 		return store.Admitted(charges, decisions), nil
 	}
 	fleet := s.breaker.fleet()
@@ -39,7 +39,7 @@ func (s *Store) without(charges []store.Charge, decisions []algorithms.Decision,
 	if err != nil {
 		return false, fmt.Errorf("take from the local store: %w", err)
 	}
-	s.patch(charges, decisions, fleet)
+	s.decideByPolicy(charges, decisions, fleet)
 	carried := s.carryBack(charges, decisions, admitted, cause)
 	if holds {
 		w.part(charges, fleet)
@@ -63,7 +63,7 @@ func (s *Store) peekWithout(charges []store.Charge, decisions []algorithms.Decis
 	for i := range charges {
 		charges[i].TellSource(store.Without)
 	}
-	s.patch(charges, decisions, fleet)
+	s.decideByPolicy(charges, decisions, fleet)
 	return nil
 }
 
@@ -111,7 +111,7 @@ func (s *Store) substitute(charges []store.Charge, fleet int) *substitutes {
 			// The same key, so that substitutes spread over the shards, but a period that no rule
 			// has.
 			hits := int64(0)
-			if c.Limit = s.denials(false, algorithms.MaxHits); refused(&charges[i]) {
+			if c.Limit = s.holderLimit(false, algorithms.MaxHits); refused(&charges[i]) {
 				c.Limit.Requests, hits = 0, 1
 			}
 			if isEnd(c) {
@@ -135,9 +135,9 @@ func refused(c *store.Charge) bool {
 	return c.Hits > 0 && !isEnd(c) && (c.OnError == store.OnErrorDeny || c.OnError == store.OnErrorAllow && c.Limit.Requests == 0)
 }
 
-// patch writes the decisions of the charges that the local store does not decide, and the share of
-// this process into the others.
-func (s *Store) patch(charges []store.Charge, decisions []algorithms.Decision, fleet int) {
+// decideByPolicy decides the charges with Allow and Deny. A charge that the local store has decided
+// keeps its decision; its Remaining becomes the share of this process.
+func (s *Store) decideByPolicy(charges []store.Charge, decisions []algorithms.Decision, fleet int) {
 	var wait time.Duration
 	for i := range charges {
 		c := &charges[i]
@@ -155,11 +155,11 @@ func (s *Store) patch(charges []store.Charge, decisions []algorithms.Decision, f
 			if c.Hold != nil && period == 0 {
 				period = c.Hold.AtMost
 			}
-			decisions[i] = algorithms.Decision{RetryAfter: period, ResetAfter: period}
+			decisions[i] = algorithms.Decision{Allowed: false, RetryAfter: period, ResetAfter: period}
 		case c.OnError == store.OnErrorAllow:
 			decisions[i] = algorithms.Decision{Allowed: true, Remaining: c.Limit.Capacity()}
 		case refused(c):
-			decisions[i] = algorithms.Decision{RetryAfter: wait, ResetAfter: wait}
+			decisions[i] = algorithms.Decision{Allowed: false, RetryAfter: wait, ResetAfter: wait}
 		case c.OnError == store.OnErrorDeny:
 			decisions[i] = algorithms.Decision{Allowed: true, ResetAfter: wait}
 		}

@@ -24,7 +24,7 @@ func Median(all []time.Duration) time.Duration {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// Microseconds returns a duration for a table, with so many decimals; "-" is none.
+// Microseconds returns a duration for a table, with so many decimals; "-" if it is 0.
 func Microseconds(d time.Duration, decimals int) string {
 	if d == 0 {
 		return "-"

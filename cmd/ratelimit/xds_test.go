@@ -31,8 +31,7 @@ func (r *running) wantAnswer(t *testing.T, request, want string) {
 	}
 }
 
-// awaitRefusal waits until a control plane has heard what is wrong with what it sent, and returns
-// it.
+// awaitRefusal waits until a control plane has received a refusal, and returns it.
 func awaitRefusal(t *testing.T, p *parts.ControlPlane) parts.XDSRequest {
 	t.Helper()
 	var refusal parts.XDSRequest

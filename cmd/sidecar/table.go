@@ -318,8 +318,8 @@ func boundSettings(c *config) []setting {
 		{
 			"max-bytes-in-flight", decimal(server.DefaultMaxBytesInFlight), settings.Number(
 				&c.Server.MaxBytesInFlight, 1<<20, math.MaxInt),
-			"memory of all gRPC requests under way together, in bytes, about 4000 for each that waits for the store; beyond it requests " +
-				"are refused and connections end",
+			"memory of all gRPC requests under way, in bytes, about 4000 for each that waits for the store; " +
+				"beyond it Weir refuses requests and ends connections",
 		},
 		{
 			"detailed-metric-values", decimal(limiter.DefaultDetailedValues), settings.Number(&c.Limiter.DetailedValues, 1, math.MaxInt32),

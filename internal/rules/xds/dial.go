@@ -87,7 +87,7 @@ func (c *Client) explain(err error) error {
 // TLS secures the connection to the control plane. Each connection reads the files again, so that
 // certificates may be renewed.
 type TLS struct {
-	certificates.Files        // no authorities: the system's. Their names and Bundle do not count
+	certificates.Files        // no authorities: the system's. Name and Bundle of a file do not count
 	ServerName         string // name (SAN) that the server's certificate must have; "" means the host of the address
 }
 

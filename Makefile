@@ -30,10 +30,6 @@ PURE := pkg/algorithms
 # The packages whose tests are built from the code under test. The tests below test/ start programs. `go test` does not see a change
 # of a program, so never take those results from the cache.
 UNITS = $$(go list ./... | grep -v -e '/weir/test/' -e '/weir/$(PURE)$$')
-# The packages whose tests use internal/testing/race: with the race detector such a test does a tenth of its work, or nothing. So these
-# packages run without as well.
-SIZED = $$(grep -rl --include='*.go' '"github.com/weirproxy/weir/internal/testing/\(race\|storetest\)"' cmd internal pkg | xargs -n1 dirname | sort -u | sed 's|^|./|')
-
 # Sets ENVOY to a real Envoy and REDIS_SERVER to a real Redis. Where one is missing the script says so, and tests that need it skip, or
 # fail where WEIR_REQUIRE names it.
 FIND = for part in envoy redis; do if path=$$(scripts/$$part.sh); then \
@@ -85,13 +81,13 @@ race: ## Run the unit tests with the race detector, except pkg/algorithms, which
 		ended
 
 .PHONY: sizes
-sizes: ## Run the packages with tests of sizes, repetitions and allocations without the race detector, which would slow or spoil them
-	@$(FIND); $(GOTEST) ./$(PURE) $(SIZED)
+sizes: ## Run pkg/algorithms, and the tests of sizes, repetitions and allocations, without the race detector, which would slow or spoil them
+	@$(FIND); $(RUN); run $(GOTEST) ./$(PURE); run scripts/sized.sh $(GOTEST); ended
 
 .PHONY: manifests
-manifests: ## Run the tests of deploy/ and tools/
-	@$(FIND); $(FIND_CHROMIUM); $(RUN); race=$(RACE); \
-		cd deploy; run $(GOTEST) $$race ./...; \
+manifests: ## Run the tests of deploy/, which start programs, and of tools/
+	@$(FIND); $(FIND_CHROMIUM); $(RUN); \
+		cd deploy; run $(GOTEST) ./...; \
 		cd ../tools; run $(GOTEST) ./...; \
 		ended
 
@@ -106,7 +102,7 @@ e2e: ## Run the end-to-end tests, and some also over grpc-go; TESTFLAGS=-v names
 	@$(FIND); $(RUN); race=$(RACE); export RACE_DETECTOR=$$race; \
 		run $(filter-out -count=1,$(GOTEST)) -count=1 $$race ./test/parts/... ./test/demo/...; \
 		run $(filter-out -count=1,$(GOTEST)) -count=1 $$(go list ./test/... | grep -v -e /test/parts -e /test/demo); \
-		run env WEIR_GRPC_SERVER=grpc $(filter-out -count=1,$(GOTEST)) -count=1 -short ./test/e2e ./test/hostile; \
+		run env -u RACE_DETECTOR WEIR_GRPC_SERVER=grpc $(filter-out -count=1,$(GOTEST)) -count=1 -short ./test/e2e ./test/hostile; \
 		ended
 
 .PHONY: bench

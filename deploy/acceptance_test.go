@@ -16,6 +16,8 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // envoyGatewayModule returns the directory of the Envoy Gateway module that crds uses.
@@ -113,7 +115,7 @@ func TestEnvoyGatewaysOwnCasesAreAnswered(t *testing.T) {
 		name := strings.TrimSuffix(filepath.Base(routes), ".routes.yaml")
 		t.Run(name, func(t *testing.T) {
 			configs := rulesOf(t, strings.TrimSuffix(routes, ".routes.yaml")+".yaml")
-			plane := startControlPlane(t)
+			plane := parts.ControlPlaneFor(t)
 			if err := plane.Set("envoy-ai-gateway-ratelimit", "1", configs...); err != nil {
 				t.Fatal(err)
 			}

@@ -4,24 +4,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // readAll returns all documents of a YAML file.
 func readAll(t *testing.T, file string) list {
 	t.Helper()
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := parts.Read(t, file)
 	var all list
-	decoder := yaml.NewDecoder(strings.NewReader(string(content)))
+	decoder := yaml.NewDecoder(strings.NewReader(content))
 	for {
 		var document any
 		switch err := decoder.Decode(&document); {
@@ -45,12 +43,9 @@ func TestRulesOfThePlatformsLoadAndTheirPodsMountThem(t *testing.T) {
 			if err != nil || len(files) != 1 {
 				t.Fatalf("got %v, %v; want one file of rules", files, err)
 			}
-			want, err := os.ReadFile(files[0])
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := parts.Read(t, files[0])
 			data := m.configMap(t, volume.ConfigMap.Name).Data
-			if diff := cmp.Diff(map[string]string{filepath.Base(files[0]): string(want)}, data); diff != "" {
+			if diff := cmp.Diff(map[string]string{filepath.Base(files[0]): want}, data); diff != "" {
 				t.Errorf("what is mounted (-file +ConfigMap):\n%s", diff)
 			}
 		})
@@ -153,11 +148,8 @@ func TestWhatEnvoyGatewayMakesOfThePolicyHasItsLimits(t *testing.T) {
 		t.Fatalf("got %v, %v; want four files", files, err)
 	}
 	for _, file := range files {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if first, _, _ := strings.Cut(string(content), "\n"); first != "# Written by generate.sh with Envoy Gateway "+version+"." {
+		content := parts.Read(t, file)
+		if first, _, _ := strings.Cut(content, "\n"); first != "# Written by generate.sh with Envoy Gateway "+version+"." {
 			t.Errorf("%s: got %q, want it to be written with %q", file, first, version)
 		}
 	}
@@ -166,11 +158,8 @@ func TestWhatEnvoyGatewayMakesOfThePolicyHasItsLimits(t *testing.T) {
 // versionOf returns the version of a module whose types crds uses.
 func versionOf(t *testing.T, module string) string {
 	t.Helper()
-	mod, err := os.ReadFile("crds/go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, version, found := strings.Cut(string(mod), "\t"+module+" ")
+	mod := parts.Read(t, "crds/go.mod")
+	_, version, found := strings.Cut(mod, "\t"+module+" ")
 	if !found {
 		t.Fatalf("crds/go.mod has no %s", module)
 	}
@@ -180,11 +169,8 @@ func versionOf(t *testing.T, module string) string {
 
 func TestTheDocumentNamesTheVersionsThatAreTested(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../docs/platforms.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	said := strings.Join(strings.Fields(string(text)), " ")
+	text := parts.Read(t, "../docs/platforms.md")
+	said := strings.Join(strings.Fields(text), " ")
 	for name, module := range map[string]string{
 		"Envoy Gateway v": "github.com/envoyproxy/gateway", "Istio ": "istio.io/api", "Contour ": "github.com/projectcontour/contour",
 	} {

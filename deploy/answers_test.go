@@ -48,7 +48,7 @@ func (s *service) ask(t *testing.T, secure credentials.TransportCredentials, dom
 	}
 	defer conn.Close()
 	for _, name := range []string{"", "ratelimit"} {
-		answer, err := healthgrpc.NewHealthClient(conn).Check(soon(t), &healthgrpc.HealthCheckRequest{Service: name})
+		answer, err := healthgrpc.NewHealthClient(conn).Check(parts.Soon(t), &healthgrpc.HealthCheckRequest{Service: name})
 		if err != nil || answer.GetStatus() != healthgrpc.HealthCheckResponse_SERVING {
 			t.Errorf("gRPC health of %q: got %v, %v", name, answer.GetStatus(), err)
 		}
@@ -71,7 +71,7 @@ func (s *service) ask(t *testing.T, secure credentials.TransportCredentials, dom
 			}
 			request.Descriptors = append(request.Descriptors, d)
 		}
-		answer, err := ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(soon(t), request)
+		answer, err := ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(parts.Soon(t), request)
 		if err != nil {
 			t.Errorf("%s: %v", q.descriptors, err)
 			continue
@@ -121,7 +121,7 @@ func TestCentralReplicasShareTheirCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	binary := parts.NeedRedis(t, root)
-	redis, err := parts.StartRedis(soon(t), binary, t.TempDir(), parts.RedisOptions{Username: "weir", Password: "secret"})
+	redis, err := parts.StartRedis(parts.Soon(t), binary, t.TempDir(), parts.RedisOptions{Username: "weir", Password: "secret"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func startEnvoyGatewaysService(t *testing.T, m manifests) (*service, *certtest.A
 	authority := certtest.New(t, "envoy-gateway")
 	pair := authority.Issue(t, "localhost", "127.0.0.1", "envoy-ratelimit")
 	certs := map[string]string{"tls.crt": string(pair.Certificate), "tls.key": string(pair.Key), "ca.crt": string(authority.PEM)}
-	plane := startControlPlane(t, grpc.Creds(credentials.NewTLS(&tls.Config{
+	plane := parts.ControlPlaneFor(t, grpc.Creds(credentials.NewTLS(&tls.Config{
 		Certificates: []tls.Certificate{pair.TLS(t)}, ClientCAs: authority.Pool, ClientAuth: tls.RequireAndVerifyClientCert,
 	})))
 	if err := plane.Set("envoy-ratelimit", "1", readConfigs(t, "envoy-gateway/testdata/rules.yaml")...); err != nil {

@@ -1,13 +1,13 @@
 package deploy
 
 import (
-	"bytes"
 	"encoding/json"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // board is a dashboard of Grafana: the fields of Grafana's classic JSON model that ours has.
@@ -65,11 +65,8 @@ type panel struct {
 // readBoard returns the board of Weir.
 func readBoard(t *testing.T) board {
 	t.Helper()
-	data, err := os.ReadFile("grafana/weir.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	decoder := json.NewDecoder(bytes.NewReader(data))
+	data := parts.Read(t, "grafana/weir.json")
+	decoder := json.NewDecoder(strings.NewReader(data))
 	decoder.DisallowUnknownFields()
 	var b board
 	if err := decoder.Decode(&b); err != nil {

@@ -66,7 +66,7 @@ func startContainer(t *testing.T, m manifests, c corev1.Container) *parts.Sideca
 		}
 		args = append(args, name+"="+value)
 	}
-	s, err := parts.StartSidecar(soon(t), program(t, "sidecar"), args...)
+	s, err := parts.StartSidecar(parts.Soon(t), program(t, "sidecar"), args...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func startRedis(t *testing.T, args []string) *parts.Redis {
 			o.Password = adminToken
 		}
 	}
-	r, err := parts.StartRedis(soon(t), parts.NeedRedis(t, root), t.TempDir(), o)
+	r, err := parts.StartRedis(parts.Soon(t), parts.NeedRedis(t, root), t.TempDir(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

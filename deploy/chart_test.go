@@ -2,7 +2,6 @@ package deploy
 
 import (
 	"maps"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -19,6 +18,8 @@ import (
 	"helm.sh/helm/v3/pkg/strvals"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // The chart, and an example of a chart that depends on it.
@@ -36,26 +37,23 @@ func chartValues(t *testing.T) map[string]map[string]any {
 	if err != nil || len(files) < 2 {
 		t.Fatalf("got %v, %v; want two files with values at least", files, err)
 	}
-	documented, err := os.ReadFile("../docs/platforms.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	documented := parts.Read(t, "../docs/platforms.md")
 	for _, file := range files {
 		values, err := chartutil.ReadValuesFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(string(documented), "(../deploy/"+file+")") {
+		if !strings.Contains(documented, "(../deploy/"+file+")") {
 			t.Errorf("docs/platforms.md does not have %s", file)
 		}
 		all[strings.TrimSuffix(filepath.Base(file), ".yaml")] = values
 	}
-	for _, file := range regexp.MustCompile(`deploy/(helm/examples/\w+\.yaml)`).FindAllStringSubmatch(string(documented), -1) {
+	for _, file := range regexp.MustCompile(`deploy/(helm/examples/\w+\.yaml)`).FindAllStringSubmatch(documented, -1) {
 		if !slices.Contains(files, file[1]) {
 			t.Errorf("docs/platforms.md has %s, which is not there", file[1])
 		}
 	}
-	for _, set := range regexp.MustCompile(`--set (\w\S*?)='(\S+)'`).FindAllStringSubmatch(string(documented), -1) {
+	for _, set := range regexp.MustCompile(`--set (\w\S*?)='(\S+)'`).FindAllStringSubmatch(documented, -1) {
 		values, err := strvals.Parse(set[1] + "=" + set[2])
 		if err != nil {
 			t.Fatal(err)
@@ -277,11 +275,8 @@ func TestTheContainersOfTheChartStart(t *testing.T) {
 				if c := m.deployment.Spec.Template.Spec.InitContainers[0]; c.Name != "weir" || c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways {
 					t.Errorf("init container %s: got restartPolicy %v, want Always: that makes weir a sidecar", c.Name, c.RestartPolicy)
 				}
-				rules, err := os.ReadFile("k8s/rules/edge.yaml")
-				if err != nil {
-					t.Fatal(err)
-				}
-				m.configMaps = []*corev1.ConfigMap{{Data: map[string]string{"edge.yaml": string(rules)}}}
+				rules := parts.Read(t, "k8s/rules/edge.yaml")
+				m.configMaps = []*corev1.ConfigMap{{Data: map[string]string{"edge.yaml": rules}}}
 				m.configMaps[0].Name = "weir-rules"
 			}
 			c := m.container(t, "weir")

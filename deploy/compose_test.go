@@ -1,9 +1,7 @@
 package deploy
 
 import (
-	"bytes"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -43,11 +41,8 @@ type composeService struct {
 // readCompose reads the Compose file, strictly.
 func readCompose(t *testing.T) map[string]composeService {
 	t.Helper()
-	content, err := os.ReadFile("compose/compose.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	decoder := yaml.NewDecoder(bytes.NewReader(content))
+	content := parts.Read(t, "compose/compose.yaml")
+	decoder := yaml.NewDecoder(strings.NewReader(content))
 	decoder.KnownFields(true)
 	var file composeFile
 	if err := decoder.Decode(&file); err != nil {
@@ -103,15 +98,12 @@ func TestComposeSharesOneNetworkAndLocksWeirDown(t *testing.T) {
 		t.Errorf("there is no %s", dockerfile)
 	}
 	// The shared ports equal the ports of envoy.yaml.
-	bootstrap, err := os.ReadFile(services["envoy"].mounted(t, "/etc/envoy/envoy.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	bootstrap := parts.Read(t, services["envoy"].mounted(t, "/etc/envoy/envoy.yaml"))
 	_, grpc, _ := net.SplitHostPort(flagOf(t, weir.Command, "--grpc-address"))
 	_, backend, _ := net.SplitHostPort(flagOf(t, services["backend"].Command, "-listen"))
 	ingress, _, _ := strings.Cut(weir.Ports[0], ":")
 	for _, port := range []string{grpc, backend, ingress} {
-		if !strings.Contains(string(bootstrap), "port_value: "+port+" ") {
+		if !strings.Contains(bootstrap, "port_value: "+port+" ") {
 			t.Errorf("envoy.yaml has no port %q", port)
 		}
 	}
@@ -127,7 +119,6 @@ func TestComposeSharesOneNetworkAndLocksWeirDown(t *testing.T) {
 // TestComposeLimitsThroughEnvoy starts the processes of the Compose file, on free ports.
 func TestComposeLimitsThroughEnvoy(t *testing.T) {
 	t.Parallel()
-	binary := findEnvoy(t)
 	services := readCompose(t)
 	weir := services["weir"]
 	if weir.Command[0] != "serve" {
@@ -145,17 +136,13 @@ func TestComposeLimitsThroughEnvoy(t *testing.T) {
 		}
 	}
 	built := program(t, "sidecar") // before the time of soon begins
-	sidecar, err := parts.StartSidecar(soon(t), built, append(args, "--admin-address=")...)
+	sidecar, err := parts.StartSidecar(parts.Soon(t), built, append(args, "--admin-address=")...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(sidecar.Kill)
 
-	content, err := os.ReadFile(services["envoy"].mounted(t, "/etc/envoy/envoy.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := string(content)
+	text := parts.Read(t, services["envoy"].mounted(t, "/etc/envoy/envoy.yaml"))
 	_, backendPort, _ := net.SplitHostPort(flagOf(t, services["backend"].Command, "-listen"))
 	for from, to := range map[string]string{
 		"port_value: " + ports["--grpc-address"] + " ": "port_value: " + portText(t, sidecar.GRPC) + " ",
@@ -169,7 +156,7 @@ func TestComposeLimitsThroughEnvoy(t *testing.T) {
 		}
 		text = strings.Replace(text, from, to, 1)
 	}
-	e := startEnvoyOn(t, binary, "envoy.yaml", text)
+	e := startEnvoyOn(t, text)
 	e.passes(t, 3, call{path: "/hello"}) // as the head of compose.yaml says
 }
 

@@ -1,10 +1,11 @@
 package deploy
 
 import (
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // crds gives documents to the program of the folder crds and returns the program's output.
@@ -31,11 +32,8 @@ func customDocuments(t *testing.T) []string {
 	for _, file := range []string{"envoy-gateway/policy.yaml", "envoy-gateway/holds.yaml", "ai-gateway/holds.yaml", "contour/httpproxy.yaml", "contour/contourconfiguration.yaml"} {
 		all = append(all, readManifests(t, file).custom...)
 	}
-	contour, err := os.ReadFile("contour/contour.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return append(all, inConfigMap("contour.yaml", string(contour)))
+	contour := parts.Read(t, "contour/contour.yaml")
+	return append(all, inConfigMap("contour.yaml", contour))
 }
 
 // inConfigMap returns a ConfigMap with a file.

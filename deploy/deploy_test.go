@@ -4,7 +4,6 @@
 package deploy
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -12,17 +11,16 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // readYAML returns the content of a YAML file.
 func readYAML(t *testing.T, file string) any {
 	t.Helper()
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := parts.Read(t, file)
 	var v any
-	if err := yaml.Unmarshal(content, &v); err != nil {
+	if err := yaml.Unmarshal([]byte(content), &v); err != nil {
 		t.Fatalf("%s: %v", file, err)
 	}
 	return v
@@ -52,7 +50,7 @@ func at(t *testing.T, v any, path ...any) any {
 
 func TestEnvoyAcceptsEveryBootstrap(t *testing.T) {
 	t.Parallel()
-	envoy := findEnvoy(t) // nothing else knows all that it refuses
+	envoy := parts.NeedEnvoy(t, parts.RootFor(t)) // nothing else knows all that it refuses
 	for _, file := range []string{"envoy.yaml", "envoy-uds.yaml", "k8s/envoy.yaml", "central/envoy.yaml", "llm/envoy.yaml", "concurrency/envoy.yaml"} {
 		t.Run(file, func(t *testing.T) {
 			validate := exec.CommandContext(t.Context(), envoy, "--mode", "validate", "--log-level", "warning", "--config-path", file)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/kelseyhightower/envconfig"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 var update = flag.Bool("update", false, "write the answers of envconfig anew")
@@ -22,12 +24,9 @@ const envconfigAnswers = "../cmd/ratelimit/testdata/envconfig.json"
 // The original reads its environment with envconfig. This test proves that the recorded answers are
 // envconfig's.
 func TestTheRecordedAnswersAreThoseOfEnvconfig(t *testing.T) {
-	content, err := os.ReadFile(envconfigAnswers)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := parts.Read(t, envconfigAnswers)
 	var recorded map[string]map[string]string
-	if err := json.Unmarshal(content, &recorded); err != nil {
+	if err := json.Unmarshal([]byte(content), &recorded); err != nil {
 		t.Fatal(err)
 	}
 	got := make(map[string]map[string]string)

@@ -9,23 +9,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/weirproxy/weir/test/parts"
 )
-
-// findEnvoy returns the path of Envoy's binary, or skips the test.
-func findEnvoy(t *testing.T) string {
-	t.Helper()
-	root, err := parts.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return parts.NeedEnvoy(t, root)
-}
 
 // startBackend serves the backend of Envoy and returns its address. /?tokens=4 is answered with
 // x-tokens: 4.
@@ -123,37 +111,19 @@ type envoy struct {
 }
 
 // startEnvoy runs Envoy with a bootstrap that has a listener named ingress.
-func startEnvoy(t *testing.T, binary string, bootstrap any) *envoy {
+func startEnvoy(t *testing.T, bootstrap any) *envoy {
 	t.Helper()
 	text, err := json.MarshalIndent(bootstrap, "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return startEnvoyOn(t, binary, "bootstrap.json", string(text))
+	return startEnvoyOn(t, string(text))
 }
 
-func startEnvoyOn(t *testing.T, binary, name, text string) *envoy {
+func startEnvoyOn(t *testing.T, bootstrap string) *envoy {
 	t.Helper()
-	dir := t.TempDir()
-	file := filepath.Join(dir, name)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	process, err := parts.StartEnvoy(soon(t), binary, file, dir)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, text)
-	}
-	t.Cleanup(func() {
-		process.Kill()
-		if t.Failed() {
-			t.Logf("Envoy's last lines:\n%s", process.Tail(30))
-		}
-	})
-	address, err := process.Listener(soon(t), "ingress")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &envoy{process, "http://" + address}
+	e, url := parts.EnvoyFor(t, bootstrap)
+	return &envoy{e, url}
 }
 
 // A call is one request through Envoy.
@@ -174,7 +144,7 @@ func (e *envoy) send(t *testing.T, c call) *http.Response {
 		return dialer.DialContext(ctx, network, address)
 	}}
 	defer transport.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(soon(t), c.method, e.url+c.path, http.NoBody)
+	request, err := http.NewRequestWithContext(parts.Soon(t), c.method, e.url+c.path, http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,7 +58,6 @@ func TestEnvoyFiltersHoldWhatEnvoyKnows(t *testing.T) {
 
 func TestIstiosGatewayLimits(t *testing.T) {
 	t.Parallel()
-	binary := findEnvoy(t)
 	if _, err := os.Stat("/proc/net/if_inet6"); err != nil {
 		t.Skip("there is no IPv6, on which the manifest has it listen")
 	}
@@ -68,7 +67,7 @@ func TestIstiosGatewayLimits(t *testing.T) {
 	maps.Copy(host, istioPatch(t, 1))
 	filter := patient(istioPatch(t, 0))
 	name := as[string](t, filter, "typed_config", "rate_limit_service", "grpc_service", "envoy_grpc", "cluster_name")
-	e := startEnvoy(t, binary, bootstrap(table{"virtual_hosts": list{host}}, list{filter, router()},
+	e := startEnvoy(t, bootstrap(table{"virtual_hosts": list{host}}, list{filter, router()},
 		cluster(t, "backend", startBackend(t), nil), cluster(t, name, s.GRPC, speaksHTTP2())))
 	awaitRoom(t)
 	e.pass(t, 3, call{path: "/productpage?u=normal"})
@@ -113,7 +112,6 @@ func contourActions(t *testing.T, policy any) list {
 
 func TestContoursEnvoyLimits(t *testing.T) {
 	t.Parallel()
-	binary := findEnvoy(t)
 	s := startService(t, buildManifests(t, "contour"), surroundings{})
 	proxy, told := readYAML(t, "contour/httpproxy.yaml"), at(t, readYAML(t, "contour/contour.yaml"), "rateLimitService")
 	var routes list
@@ -137,7 +135,7 @@ func TestContoursEnvoyLimits(t *testing.T) {
 		"enable_x_ratelimit_headers": "DRAFT_VERSION_03",
 		"rate_limit_service":         table{"transport_api_version": "V3", "grpc_service": table{"envoy_grpc": table{"cluster_name": name}}},
 	}}
-	e := startEnvoy(t, binary, bootstrap(table{"virtual_hosts": list{host}}, list{filter, router()},
+	e := startEnvoy(t, bootstrap(table{"virtual_hosts": list{host}}, list{filter, router()},
 		cluster(t, "backend", startBackend(t), nil), cluster(t, name, s.GRPC, speaksHTTP2())))
 	awaitRoom(t)
 	to := func(path string, headers ...string) call {
@@ -153,7 +151,6 @@ func TestContoursEnvoyLimits(t *testing.T) {
 
 func TestTheCentralServicesEnvoyLimits(t *testing.T) {
 	t.Parallel()
-	binary := findEnvoy(t)
 	m := buildManifests(t, "central")
 	s := startService(t, m, surroundings{secrets: map[string]string{"ratelimit-redis/auth": "weir:secret"}, with: map[string]string{"REDIS_URL": parts.Nowhere(t)}})
 	file := patient(readYAML(t, "central/envoy.yaml"))
@@ -164,7 +161,7 @@ func TestTheCentralServicesEnvoyLimits(t *testing.T) {
 		endpoint := as[table](t, file, "static_resources", "clusters", i, "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint")
 		endpoint["address"] = socket(t, address)
 	}
-	e := startEnvoy(t, binary, file)
+	e := startEnvoy(t, file)
 	awaitRoom(t)
 	e.passes(t, 5, call{path: "/search?q=1", headers: []string{"x-client: a"}})
 	e.pass(t, 1, call{path: "/search", headers: []string{"x-client: b"}})
@@ -174,7 +171,6 @@ func TestTheCentralServicesEnvoyLimits(t *testing.T) {
 
 func TestEnvoyGatewaysEnvoyLimits(t *testing.T) {
 	t.Parallel()
-	binary := findEnvoy(t)
 	s, authority := startEnvoyGatewaysService(t, readManifests(t, "envoy-gateway/testdata/deployment-memory.yaml"))
 	awaitPage(t, "http://"+s.Debug+"/rlconfig", http.StatusOK, "default/limits.default/limits/rule/5")
 	// The certificate and the authority are mounted in Envoy's pod too.
@@ -216,7 +212,7 @@ func TestEnvoyGatewaysEnvoyLimits(t *testing.T) {
 	delete(common, "tls_certificate_sds_secret_configs")
 	common["tls_certificates"] = list{table{"certificate_chain": table{"filename": certificate}, "private_key": table{"filename": key}}}
 	common["validation_context"] = table{"trusted_ca": table{"filename": trusted}}
-	e := startEnvoy(t, binary, withManager(manager, service, cluster(t, "httproute/default/backend/rule/0", startBackend(t), nil)))
+	e := startEnvoy(t, withManager(manager, service, cluster(t, "httproute/default/backend/rule/0", startBackend(t), nil)))
 
 	awaitRoom(t)
 	e.passes(t, 5, call{from: "127.0.0.2", headers: []string{"x-user-id: alice"}})

@@ -5,13 +5,11 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/weirproxy/weir/test/parts"
 )
@@ -70,8 +68,7 @@ func insert(t *testing.T, document table, path []string, value any) {
 // limits of policy.yaml are not here, as other tests have these.
 func startPatched(t *testing.T, policy, rules string, backend *parts.Backend) *envoy {
 	t.Helper()
-	binary := findEnvoy(t)
-	s, err := parts.StartSidecar(soon(t), program(t, "sidecar"), "--rules="+rules,
+	s, err := parts.StartSidecar(parts.Soon(t), program(t, "sidecar"), "--rules="+rules,
 		"--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=")
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +97,7 @@ func startPatched(t *testing.T, policy, rules string, backend *parts.Backend) *e
 	}
 	weir := as[table](t, clusters[0])
 	maps.Copy(weir, cluster(t, "weir", s.GRPC, nil))
-	return startEnvoy(t, binary, withManager(manager, weir, cluster(t, "backend", backend.Address(), nil)))
+	return startEnvoy(t, withManager(manager, weir, cluster(t, "backend", backend.Address(), nil)))
 }
 
 // codeOf sends a GET and returns the code, 0 after an error.
@@ -123,6 +120,17 @@ func codeOf(url string, headers ...string) int {
 	return answer.StatusCode
 }
 
+// awaitOK sends GETs until one is answered with 200.
+func awaitOK(t *testing.T, url string, headers ...string) {
+	t.Helper()
+	parts.Eventually(t, func() string {
+		if code := codeOf(url, headers...); code != http.StatusOK {
+			return fmt.Sprintf("%s: got %d, want 200", url, code)
+		}
+		return ""
+	})
+}
+
 // manyAtOnce sends so many requests to a gate of the backend, each when the one before has reached
 // the gate or is answered. The result is the number of requests at the gate; the gate is then
 // opened and all requests end.
@@ -132,7 +140,7 @@ func manyAtOnce(t *testing.T, e *envoy, backend *parts.Backend, n int, path, gat
 	denied := 0
 	for i := range n {
 		go func() { codes <- codeOf(e.url+path+gate, "x-user-id", user) }()
-		eventually(t, func() bool {
+		parts.Eventually(t, func() string {
 			select {
 			case code := <-codes:
 				if code != http.StatusTooManyRequests {
@@ -141,8 +149,10 @@ func manyAtOnce(t *testing.T, e *envoy, backend *parts.Backend, n int, path, gat
 				denied++
 			default:
 			}
-			arrived, _ := backend.At(gate)
-			return arrived+denied > i
+			if arrived, _ := backend.At(gate); arrived+denied <= i {
+				return "the request is neither at the backend nor answered"
+			}
+			return ""
 		})
 	}
 	passed, _ = backend.At(gate)
@@ -157,13 +167,13 @@ func manyAtOnce(t *testing.T, e *envoy, backend *parts.Backend, n int, path, gat
 
 func TestEnvoyGatewaysPatchBoundsRequestsInFlight(t *testing.T) {
 	t.Parallel()
-	backend := startGatedBackend(t)
+	backend := parts.BackendFor(t)
 	e := startPatched(t, "envoy-gateway/holds.yaml", "concurrency/rules", backend)
 	if got := manyAtOnce(t, e, backend, 8, "/?gate=", "first", "alice"); got != 5 {
 		t.Errorf("eight requests at once: got %d at the backend, want 5", got)
 	}
 	// Envoy tells the end of a request a moment after its answer.
-	eventually(t, func() bool { return codeOf(e.url, "x-user-id", "alice") == http.StatusOK })
+	awaitOK(t, e.url, "x-user-id", "alice")
 }
 
 func TestAIGatewaysPatchChargesAnEstimateAndThenTheTokens(t *testing.T) {
@@ -173,10 +183,8 @@ func TestAIGatewaysPatchChargesAnEstimateAndThenTheTokens(t *testing.T) {
 	rules := filepath.Join(t.TempDir(), "llm.yaml")
 	const text = "domain: llm\ndescriptors:\n" +
 		"- {key: user, rate_limit: {unit: year, requests_per_unit: 20000, hold: {begin: request, end: request_done, at_most: 1h}}}\n"
-	if err := os.WriteFile(rules, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	backend := startGatedBackend(t)
+	parts.Write(t, rules, text)
+	backend := parts.BackendFor(t)
 	e := startPatched(t, "ai-gateway/holds.yaml", rules, backend)
 	// 20 estimates of 1000 fit into 20000 tokens. In truth each request costs 19 tokens.
 	for _, user := range []string{"alice", "bob"} {
@@ -185,30 +193,5 @@ func TestAIGatewaysPatchChargesAnEstimateAndThenTheTokens(t *testing.T) {
 		}
 	}
 	// The estimates of alice are given back, each a moment after its answer.
-	eventually(t, func() bool { return codeOf(e.url+"/?tokens=19", "x-user-id", "alice") == http.StatusOK })
-}
-
-// startGatedBackend serves a backend whose answers each request chooses.
-func startGatedBackend(t *testing.T) *parts.Backend {
-	t.Helper()
-	b, err := parts.StartBackend("127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = b.Close() })
-	return b
-}
-
-// eventually waits until done.
-func eventually(t *testing.T, done func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for ctx := soon(t); !done(); {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatalf("not done within %s", within)
-		}
-	}
+	awaitOK(t, e.url+"/?tokens=19", "x-user-id", "alice")
 }

@@ -15,20 +15,18 @@ import (
 	"testing"
 
 	"github.com/weirproxy/weir/internal/testing/certtest"
+	"github.com/weirproxy/weir/test/parts"
 )
 
 func TestDockerfileMakesAStaticBinaryForNobody(t *testing.T) {
 	t.Parallel()
-	content, err := os.ReadFile("Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := parts.Read(t, "Dockerfile")
 	// The last FROM starts the image.
-	_, image, found := strings.Cut(string(content), "\nFROM scratch\n")
+	_, image, found := strings.Cut(content, "\nFROM scratch\n")
 	if !found {
 		t.Fatal("want an image FROM scratch: nothing but the binary")
 	}
-	_, drop, _ := strings.Cut(string(content), "\nFROM scratch AS ratelimit\n")
+	_, drop, _ := strings.Cut(content, "\nFROM scratch AS ratelimit\n")
 	drop, alone, found := strings.Cut(strings.TrimSuffix(drop, "\nFROM scratch\n"+image), "\nFROM scratch AS sidecar\n")
 	if !found || strings.Contains(alone, "ratelimit") || !strings.HasSuffix(alone, "ENTRYPOINT [\"/bin/sidecar\"]\n") {
 		t.Errorf("the target sidecar: got %q, want sidecar alone", alone)
@@ -51,7 +49,7 @@ func TestDockerfileMakesAStaticBinaryForNobody(t *testing.T) {
 		}
 	}
 	for _, want := range []string{"CGO_ENABLED=0", "-trimpath", "version.linked=$VERSION", "version.revision=$REVISION", "./cmd/sidecar", "./cmd/ratelimit"} {
-		if !strings.Contains(string(content), want) {
+		if !strings.Contains(content, want) {
 			t.Errorf("the build lacks %q", want)
 		}
 	}
@@ -88,18 +86,15 @@ func TestRatelimitRunsAsNobodyInAFileSystemThatIsEmptyAndReadOnly(t *testing.T) 
 	authority := certtest.New(t, "some public authority")
 	writeBelow(t, root, "etc/ssl/certs/ca-certificates.crt", authority.PEM)
 	redis, trusted := startTLS(t, authority)
-	rules, err := os.ReadFile("contour/rules/ratelimit-config.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	writeBelow(t, root, "data/ratelimit/config/ratelimit-config.yaml", rules)
+	rules := parts.Read(t, "contour/rules/ratelimit-config.yaml")
+	writeBelow(t, root, "data/ratelimit/config/ratelimit-config.yaml", []byte(rules))
 	before := namesBelow(t, root)
 
 	env := variables(t, buildManifests(t, "contour").ratelimit(t), nil)
 	env["HOST"], env["GRPC_HOST"], env["DEBUG_HOST"] = "127.0.0.1", "127.0.0.1", "127.0.0.1"
 	env["PORT"], env["GRPC_PORT"], env["DEBUG_PORT"] = "0", "0", "0"
 	env["REDIS_SOCKET_TYPE"], env["REDIS_URL"], env["REDIS_TLS"] = "tcp", redis, "true"
-	run := exec.CommandContext(soon(t), "/bin/ratelimit")
+	run := exec.CommandContext(parts.Soon(t), "/bin/ratelimit")
 	run.Dir = "/"
 	for name, value := range env {
 		run.Env = append(run.Env, name+"="+value)
@@ -126,7 +121,7 @@ func TestRatelimitRunsAsNobodyInAFileSystemThatIsEmptyAndReadOnly(t *testing.T) 
 	}
 	select {
 	case <-trusted:
-	case <-soon(t).Done():
+	case <-parts.Soon(t).Done():
 		t.Error("it does not trust whom the authorities of the image vouch for")
 	}
 	if err := run.Process.Signal(syscall.SIGTERM); err != nil {
@@ -195,14 +190,11 @@ func writeBelow(t *testing.T, root, name string, content []byte) {
 // copyFile copies a program.
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
-	content, err := os.ReadFile(from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := parts.Read(t, from)
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(to, content, 0o755); err != nil {
+	if err := os.WriteFile(to, []byte(content), 0o755); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -2,7 +2,6 @@ package deploy
 
 import (
 	"cmp"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -12,6 +11,8 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // buildPod builds a folder with an app behind Envoy: a Deployment, a Service, and the ConfigMaps of
@@ -146,16 +147,13 @@ func TestPodMountsWhatTheConfigMapsHold(t *testing.T) {
 		mounted[volume.Name] = volume.ConfigMap.Name
 	}
 	for name, file := range map[string]string{"weir-rules": "k8s/rules/edge.yaml", "envoy-config": "k8s/envoy.yaml"} {
-		want, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := parts.Read(t, file)
 		configMap := held[mounted[name]]
 		if configMap == nil {
 			t.Errorf("no volume %s of a ConfigMap", name)
 			continue
 		}
-		if diff := gocmp.Diff(string(want), configMap.Data[filepath.Base(file)]); diff != "" {
+		if diff := gocmp.Diff(want, configMap.Data[filepath.Base(file)]); diff != "" {
 			t.Errorf("%s of volume %s (-file +ConfigMap):\n%s", filepath.Base(file), name, diff)
 		}
 	}

@@ -1,8 +1,6 @@
 package deploy
 
 import (
-	"bytes"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // manifests are the objects that `kubectl apply` would send: at most one of each kind, but many
@@ -52,14 +52,11 @@ func buildManifests(t *testing.T, folder string) manifests {
 // readManifests reads the objects of a file.
 func readManifests(t *testing.T, file string) manifests {
 	t.Helper()
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := parts.Read(t, file)
 	var m manifests
-	for i, document := range bytes.Split(content, []byte("\n---\n")) {
-		if i > 0 || bytes.Contains(document, []byte("\nkind: ")) { // else only comments stand before the first
-			m.add(t, file, document)
+	for i, document := range strings.Split(content, "\n---\n") {
+		if i > 0 || strings.Contains(document, "\nkind: ") { // else only comments stand before the first
+			m.add(t, file, []byte(document))
 		}
 	}
 	return m

@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -12,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // services returns all Deployments that run `ratelimit` for others: folders that are applied as
@@ -157,15 +158,12 @@ func regexpCut(text, expression string) (before, after string, found bool) {
 // drain returns the most time from SIGTERM to the end of `ratelimit`, as it has it itself.
 func drain(t *testing.T) time.Duration {
 	t.Helper()
-	source, err := os.ReadFile("../cmd/ratelimit/main.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := regexp.MustCompile(`const drainTimeout = ([0-9]+) \* time\.Second`).FindSubmatch(source)
+	source := parts.Read(t, "../cmd/ratelimit/main.go")
+	m := regexp.MustCompile(`const drainTimeout = ([0-9]+) \* time\.Second`).FindStringSubmatch(source)
 	if m == nil {
 		t.Fatal("cmd/ratelimit/main.go does not say how long it drains")
 	}
-	seconds, err := strconv.Atoi(string(m[1]))
+	seconds, err := strconv.Atoi(m[1])
 	if err != nil {
 		t.Fatal(err)
 	}

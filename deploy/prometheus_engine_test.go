@@ -3,7 +3,6 @@ package deploy
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +16,8 @@ import (
 	"github.com/prometheus/prometheus/promql/promqltest"
 	"github.com/prometheus/prometheus/rules"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // ruleTests is a file of `promtool test rules`, as far as ours use the format.
@@ -55,12 +56,9 @@ type ruleTest struct {
 // promtool runs such files by. promtool itself cannot be a dependency: it needs the clients of all
 // clouds. TestPromtoolAcceptsTheRulesAndTheirTests runs one that is there.
 func TestAlertsFireForASickWeirAndNotForAHealthyOne(t *testing.T) {
-	data, err := os.ReadFile("prometheus/weir.rules_test.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := parts.Read(t, "prometheus/weir.rules_test.yaml")
 	var file ruleTests
-	decoder := yaml.NewDecoder(strings.NewReader(string(data)))
+	decoder := yaml.NewDecoder(strings.NewReader(data))
 	decoder.KnownFields(true)
 	if err := decoder.Decode(&file); err != nil {
 		t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -48,9 +47,7 @@ func scraped(t *testing.T) map[string]string {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	file := filepath.Join(t.TempDir(), "rules.yaml")
-	if err := os.WriteFile(file, []byte(prometheusRules), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	parts.Write(t, file, prometheusRules)
 	series := make(map[string]string)
 	for job, args := range map[string][]string{
 		"memory": {"--state-dir=" + t.TempDir()},

@@ -17,17 +17,6 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// within is how long a test waits for a step that takes milliseconds on an idle machine.
-const within = 2 * time.Minute
-
-// soon returns a context for one such wait.
-func soon(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), within)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // variables returns the environment of a container; secrets are the values of its Secrets, by
 // NAME/KEY.
 func variables(t *testing.T, c corev1.Container, secrets map[string]string) map[string]string {
@@ -86,7 +75,7 @@ func startService(t *testing.T, m manifests, in surroundings) *service {
 		environ = append(environ, name+"="+value)
 	}
 	binary := program(t, filepath.Base(c.Command[0])) // before the time of soon begins
-	r, err := parts.StartRatelimit(soon(t), binary, environ...)
+	r, err := parts.StartRatelimit(parts.Soon(t), binary, environ...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,8 +140,8 @@ func awaitPage(t *testing.T, url string, code int, part string) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(within); ; <-tick.C {
-		got, text, err := parts.Page(soon(t), http.MethodGet, url, "")
+	for deadline := time.Now().Add(parts.Within); ; <-tick.C {
+		got, text, err := parts.Page(parts.Soon(t), http.MethodGet, url, "")
 		if err == nil && got.StatusCode == code && strings.Contains(text, part) {
 			return
 		}
@@ -173,7 +162,7 @@ func (s *service) checkProbes(t *testing.T, c corev1.Container) {
 // checkPage holds that a page has that code.
 func checkPage(t *testing.T, url string, code int) {
 	t.Helper()
-	got, text, err := parts.Page(soon(t), http.MethodGet, url, "")
+	got, text, err := parts.Page(parts.Soon(t), http.MethodGet, url, "")
 	if err != nil {
 		t.Fatal(err)
 	}

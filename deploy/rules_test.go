@@ -13,6 +13,7 @@ import (
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // load loads all rule files of a directory, as `sidecar --rules` does, and fails on mistakes and on
@@ -25,10 +26,7 @@ func load(t *testing.T, directory string) *descriptors.Rules {
 	}
 	var sources []descriptors.Source
 	for _, file := range files {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := parts.Read(t, file)
 		table := func(name string) (*descriptors.Table, error) {
 			path := descriptors.TablePath(file, name)
 			content, err := os.ReadFile(path)
@@ -37,7 +35,7 @@ func load(t *testing.T, directory string) *descriptors.Rules {
 			}
 			return descriptors.NewTable(path, content), nil
 		}
-		sources = append(sources, descriptors.Source{Name: file, Data: content, Table: table})
+		sources = append(sources, descriptors.Source{Name: file, Data: []byte(content), Table: table})
 	}
 	rules, warnings, err := descriptors.Load(sources, descriptors.Options{})
 	if err != nil {

@@ -3,7 +3,6 @@ package deploy
 import (
 	"context"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -21,12 +20,9 @@ const unitFile = "systemd/weir.service"
 // section, a setting nor a comment fails the test.
 func readUnit(t *testing.T) map[string]string {
 	t.Helper()
-	content, err := os.ReadFile(unitFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := parts.Read(t, unitFile)
 	settings, section := make(map[string]string), ""
-	for line := range strings.Lines(string(content)) {
+	for line := range strings.Lines(content) {
 		line = strings.TrimRight(line, "\n")
 		name, value, isSetting := strings.Cut(line, "=")
 		switch {
@@ -48,22 +44,17 @@ func TestSystemdAcceptsTheUnit(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	content, err := os.ReadFile(unitFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := parts.Read(t, unitFile)
 	verify := func(text string) string {
 		unit := filepath.Join(t.TempDir(), "weir.service")
-		if err := os.WriteFile(unit, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		out, err := exec.CommandContext(soon(t), analyze, "--man=no", "verify", unit).CombinedOutput()
+		parts.Write(t, unit, text)
+		out, err := exec.CommandContext(parts.Soon(t), analyze, "--man=no", "verify", unit).CombinedOutput()
 		if err != nil && len(out) == 0 {
 			t.Fatal(err)
 		}
 		return string(out)
 	}
-	text := strings.ReplaceAll(string(content), "/usr/local/bin/sidecar", program(t, "sidecar")) // systemd wants the program to be there
+	text := strings.ReplaceAll(content, "/usr/local/bin/sidecar", program(t, "sidecar")) // systemd wants the program to be there
 	if said := verify(text); said != "" {
 		t.Errorf("systemd-analyze says:\n%s", said)
 	}
@@ -95,7 +86,7 @@ func TestTheUnitStartsReloadsAndStopsTheSidecar(t *testing.T) {
 		}
 	}
 	binary := program(t, "sidecar") // before the time of soon begins
-	s, err := parts.StartSidecar(soon(t), binary, append(args, "--admin-address=")...)
+	s, err := parts.StartSidecar(parts.Soon(t), binary, append(args, "--admin-address=")...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,9 +110,7 @@ func TestTheUnitStartsReloadsAndStopsTheSidecar(t *testing.T) {
 		}
 	}
 	reload("rules loaded") // the watch does not load unchanged rules
-	if err := os.WriteFile(file, []byte("domain: other\ndescriptors:\n- {key: k, rate_limit: {unit: hour, requests_per_unit: 1}}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	parts.Write(t, file, "domain: other\ndescriptors:\n- {key: k, rate_limit: {unit: hour, requests_per_unit: 1}}\n")
 	reload("rules changed")
 
 	stop, err := time.ParseDuration(unit["[Service]TimeoutStopSec"])

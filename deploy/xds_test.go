@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -14,17 +13,6 @@ import (
 
 	"github.com/weirproxy/weir/test/parts"
 )
-
-// startControlPlane serves rules over xDS.
-func startControlPlane(t *testing.T, options ...grpc.ServerOption) *parts.ControlPlane {
-	t.Helper()
-	plane, err := parts.StartControlPlane(soon(t), options...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(plane.Stop)
-	return plane
-}
 
 // decode reads a YAML document as a message. An unknown field is a failure.
 func decode(t *testing.T, document any, into proto.Message) {
@@ -62,7 +50,7 @@ func quotaMode(d *ratelimitv3.RateLimitDescriptor) *ratelimitv3.RateLimitDescrip
 func TestAIGatewaysServiceIsReadyWithRulesAndAnswersAsTheQuotaSays(t *testing.T) {
 	t.Parallel()
 	m := buildManifests(t, "ai-gateway")
-	plane := startControlPlane(t)
+	plane := parts.ControlPlaneFor(t)
 	s := startService(t, m, surroundings{with: map[string]string{"CONFIG_GRPC_XDS_SERVER_URL": plane.Address, "REDIS_URL": parts.Nowhere(t)}})
 	c := m.ratelimit(t)
 	for path, want := range map[string]int{c.LivenessProbe.HTTPGet.Path: http.StatusOK, c.ReadinessProbe.HTTPGet.Path: http.StatusServiceUnavailable} {

@@ -16,10 +16,10 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// Where the schemas of a project are: its module, and the path in it.
+// Where the schemas of a project are: its module, and the path in it, up to the kind.
 const (
-	gatewaySchemas    = "github.com/envoyproxy/gateway charts/gateway-crds-helm/templates/generated/"
-	gatewayAPISchemas = "sigs.k8s.io/gateway-api config/crd/standard/"
+	gatewaySchemas    = "github.com/envoyproxy/gateway charts/gateway-crds-helm/templates/generated/gateway.envoyproxy.io_"
+	gatewayAPISchemas = "sigs.k8s.io/gateway-api config/crd/standard/gateway.networking.k8s.io_"
 	contourSchemas    = "github.com/projectcontour/contour examples/contour/01-crds.yaml"
 	istioSchemas      = "istio.io/api kubernetes/customresourcedefinitions.gen.yaml"
 )
@@ -33,27 +33,22 @@ type resource struct {
 
 // resourceOf returns how objects of a kind are read.
 func resourceOf(o object) (resource, bool) {
-	switch o.APIVersion + " " + o.Kind {
-	case "gateway.envoyproxy.io/v1alpha1 BackendTrafficPolicy":
-		return resource{into: new(gatewayv1alpha1.BackendTrafficPolicy), schema: gatewaySchemas + "gateway.envoyproxy.io_backendtrafficpolicies.yaml"}, true
-	case "gateway.envoyproxy.io/v1alpha1 EnvoyPatchPolicy":
-		return resource{into: new(gatewayv1alpha1.EnvoyPatchPolicy), schema: gatewaySchemas + "gateway.envoyproxy.io_envoypatchpolicies.yaml"}, true
-	case "gateway.networking.k8s.io/v1 GatewayClass":
-		return resource{into: new(gwapiv1.GatewayClass), schema: gatewayAPISchemas + "gateway.networking.k8s.io_gatewayclasses.yaml"}, true
-	case "gateway.networking.k8s.io/v1 Gateway":
-		return resource{into: new(gwapiv1.Gateway), schema: gatewayAPISchemas + "gateway.networking.k8s.io_gateways.yaml"}, true
-	case "gateway.networking.k8s.io/v1 HTTPRoute":
-		return resource{into: new(gwapiv1.HTTPRoute), schema: gatewayAPISchemas + "gateway.networking.k8s.io_httproutes.yaml"}, true
-	case "projectcontour.io/v1alpha1 ExtensionService":
-		return resource{into: new(contourv1alpha1.ExtensionService), schema: contourSchemas}, true
-	case "projectcontour.io/v1alpha1 ContourConfiguration":
-		return resource{into: new(contourv1alpha1.ContourConfiguration), schema: contourSchemas}, true
-	case "projectcontour.io/v1 HTTPProxy":
-		return resource{into: new(contourv1.HTTPProxy), schema: contourSchemas}, true
-	case "networking.istio.io/v1alpha3 EnvoyFilter":
-		return resource{into: new(istioObject), spec: new(istiov1alpha3.EnvoyFilter), schema: istioSchemas}, true
-	}
-	return resource{}, false
+	r, known := map[string]resource{
+		"gateway.envoyproxy.io/v1alpha1 BackendTrafficPolicy": {
+			into: new(gatewayv1alpha1.BackendTrafficPolicy), schema: gatewaySchemas + "backendtrafficpolicies.yaml",
+		},
+		"gateway.envoyproxy.io/v1alpha1 EnvoyPatchPolicy": {
+			into: new(gatewayv1alpha1.EnvoyPatchPolicy), schema: gatewaySchemas + "envoypatchpolicies.yaml",
+		},
+		"gateway.networking.k8s.io/v1 GatewayClass":       {into: new(gwapiv1.GatewayClass), schema: gatewayAPISchemas + "gatewayclasses.yaml"},
+		"gateway.networking.k8s.io/v1 Gateway":            {into: new(gwapiv1.Gateway), schema: gatewayAPISchemas + "gateways.yaml"},
+		"gateway.networking.k8s.io/v1 HTTPRoute":          {into: new(gwapiv1.HTTPRoute), schema: gatewayAPISchemas + "httproutes.yaml"},
+		"projectcontour.io/v1alpha1 ExtensionService":     {into: new(contourv1alpha1.ExtensionService), schema: contourSchemas},
+		"projectcontour.io/v1alpha1 ContourConfiguration": {into: new(contourv1alpha1.ContourConfiguration), schema: contourSchemas},
+		"projectcontour.io/v1 HTTPProxy":                  {into: new(contourv1.HTTPProxy), schema: contourSchemas},
+		"networking.istio.io/v1alpha3 EnvoyFilter":        {into: new(istioObject), spec: new(istiov1alpha3.EnvoyFilter), schema: istioSchemas},
+	}[o.APIVersion+" "+o.Kind]
+	return r, known
 }
 
 // istioObject is an object of Istio around its spec.

@@ -29,11 +29,20 @@ type browser struct {
 	allowed map[string]bool // by text: such an error has come
 }
 
+// watch opens the page of a service in a Chromium of its own.
+func watch(t *testing.T, w *weir) *browser {
+	t.Helper()
+	b := open(t)
+	b.size(1280, 900)
+	b.show("http://" + w.Admin + "/")
+	return b
+}
+
 // open starts a Chromium. At the end of the test the console must have no errors and warnings but
 // allowed ones, and of these each.
 func open(t *testing.T) *browser {
 	t.Helper()
-	path := parts.NeedChromium(t, root(t))
+	path := parts.NeedChromium(t, parts.RootFor(t))
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.UserDataDir(t.TempDir()),
 		chromedp.Flag("no-proxy-server", true), chromedp.Flag("disable-dev-shm-usage", true))
 	if os.Getuid() == 0 {
@@ -43,7 +52,7 @@ func open(t *testing.T) *browser {
 	ctx, cancel := chromedp.NewContext(allocator)
 	b := &browser{Context: ctx, t: t, allowed: make(map[string]bool)}
 	t.Cleanup(func() {
-		for end := time.Now().Add(within); b.missing() != "" && !t.Failed() && time.Now().Before(end); {
+		for end := time.Now().Add(parts.Within); b.missing() != "" && !t.Failed() && time.Now().Before(end); {
 			time.Sleep(50 * time.Millisecond) // an error may come late
 		}
 		cancel()
@@ -121,7 +130,7 @@ func (b *browser) missing() string {
 // do runs actions, all within a bound.
 func (b *browser) do(actions ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.Context, within)
+	ctx, cancel := context.WithTimeout(b.Context, parts.Within)
 	defer cancel()
 	if err := chromedp.Do(ctx, actions...); err != nil {
 		b.t.Fatal(err)
@@ -137,7 +146,7 @@ func (b *browser) show(url string) {
 // eval returns a JavaScript expression.
 func eval[T any](b *browser, expression string) T {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.Context, within)
+	ctx, cancel := context.WithTimeout(b.Context, parts.Within)
 	defer cancel()
 	v, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression))
 	if err != nil {
@@ -150,7 +159,7 @@ func eval[T any](b *browser, expression string) T {
 // inside the page.
 func (b *browser) await(expression string) {
 	b.t.Helper()
-	for end := time.Now().Add(within); !eval[bool](b, "!!("+expression+")"); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(parts.Within); !eval[bool](b, "!!("+expression+")"); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			b.t.Fatalf("not true: %s\nthe page has:\n%s", expression, eval[string](b, "document.body.innerText"))
 		}
@@ -187,7 +196,7 @@ func (b *browser) dark(yes bool) {
 // shot writes a picture of the window, or of the whole page.
 func (b *browser) shot(path string, whole bool) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.Context, within)
+	ctx, cancel := context.WithTimeout(b.Context, parts.Within)
 	defer cancel()
 	take := chromedp.CaptureScreenshot()
 	if whole {

@@ -5,19 +5,14 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/weirproxy/weir/test/parts"
 )
 
 // Each filter, order and button does its work, while requests come through Envoy.
 func TestEveryControlWorksUnderTraffic(t *testing.T) {
-	parts.NeedChromium(t, root(t))
 	w := serve(t, shop)
 	url := throughEnvoy(t, w)
 	traffic(t, url)
-	b := open(t)
-	b.size(1280, 900)
-	b.show("http://" + w.Admin + "/")
+	b := watch(t, w)
 	b.awaitText("#live", "live")
 	b.awaitText("#verdict", "match no rule")
 

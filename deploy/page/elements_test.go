@@ -6,7 +6,6 @@ package page
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -16,12 +15,9 @@ import (
 
 // TestAnEngineerSeesWhatIsWrong goes through the page from the top to the bottom.
 func TestAnEngineerSeesWhatIsWrong(t *testing.T) {
-	parts.NeedChromium(t, root(t))
 	w := serve(t, shop)
 	traffic(t, throughEnvoy(t, w))
-	b := open(t)
-	b.size(1280, 900)
-	b.show("http://" + w.Admin + "/")
+	b := watch(t, w)
 
 	t.Run("first whether requests are denied, by which rule, for whom, and the store", func(t *testing.T) {
 		b.t = t
@@ -88,7 +84,7 @@ func TestAnEngineerSeesWhatIsWrong(t *testing.T) {
 		b.do(choose("#tail-form [name=outcome]", "over_limit"))
 		b.await("document.querySelectorAll('#tail-rows tr').length > 3 && [...document.querySelectorAll('#tail-rows .tag')].every(e => e.innerText === 'denied')")
 		b.awaitText("#tail-rows", "passes in")
-		for end := time.Now().Add(within); !strings.Contains(eval[string](b, "document.querySelector('#tail-rows').innerText"), "never passes, by 5 per second"); {
+		for end := time.Now().Add(parts.Within); !strings.Contains(eval[string](b, "document.querySelector('#tail-rows').innerText"), "never passes, by 5 per second"); {
 			if time.Now().After(end) {
 				t.Fatal("the page does not say that hits above the burst never pass")
 			}
@@ -131,17 +127,13 @@ func TestAnEngineerSeesWhatIsWrong(t *testing.T) {
 	t.Run("rules that are refused, and their mistakes", func(t *testing.T) {
 		b.t = t
 		b.awaitText("#loaded-state", "succeeded")
-		if err := os.WriteFile(w.rules, []byte("domain: shop\ndescriptors:\n  - key: path\n    rate_limitt: {}\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		parts.Write(t, w.rules, "domain: shop\ndescriptors:\n  - key: path\n    rate_limitt: {}\n")
 		b.click("#reload")
 		b.awaitText("#reload-answer", "Refused")
 		b.awaitText("#loaded-state", "shop.yaml:4")
 		b.awaitText("#verdict", "The last load of rules was refused")
 		b.await("document.body.dataset.level === 'bad'")
-		if err := os.WriteFile(w.rules, []byte(shop), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		parts.Write(t, w.rules, shop)
 		b.click("#reload")
 		b.awaitText("#reload-answer", "Loaded: 5 rules.")
 		b.await("!document.querySelector('#verdict').innerText.includes('refused')")
@@ -149,19 +141,13 @@ func TestAnEngineerSeesWhatIsWrong(t *testing.T) {
 }
 
 func TestTheStoreIsSeenToGoAndToComeBack(t *testing.T) {
-	parts.NeedChromium(t, root(t))
-	r, err := parts.StartRedis(deadline(t), parts.NeedRedis(t, root(t)), t.TempDir(), parts.RedisOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(r.Kill)
+	r := parts.RedisFor(t, parts.RedisOptions{})
 	w := serve(t, shop, "--store=redis", "--redis-url=redis://"+r.Address())
 	traffic(t, throughEnvoy(t, w))
-	b := open(t)
-	b.show("http://" + w.Admin + "/")
+	b := watch(t, w)
 	b.awaitText("#verdict", "Redis answers")
 	b.awaitText("#tile-store", "p99")
-	if err := r.Stop(deadline(t)); err != nil {
+	if err := r.Stop(parts.Soon(t)); err != nil {
 		t.Fatal(err)
 	}
 	b.awaitText("#verdict", "Redis does not answer")
@@ -170,7 +156,7 @@ func TestTheStoreIsSeenToGoAndToComeBack(t *testing.T) {
 	b.do(fill("#explain-form [name=domain]", "shop"), fill("#explain-form [name=descriptors]", "path=/search,client_id=zoe"))
 	b.click("#explain-form button")
 	b.await("/left after that; idle after [\\d.]+ m?s, without redis/.test(document.querySelector('#explain-answer').innerText)")
-	if err := r.Restart(deadline(t)); err != nil {
+	if err := r.Restart(parts.Soon(t)); err != nil {
 		t.Fatal(err)
 	}
 	b.awaitText("#verdict", "Redis answers")
@@ -179,10 +165,9 @@ func TestTheStoreIsSeenToGoAndToComeBack(t *testing.T) {
 // moreThanTheBurst asks for more hits than a limit ever has.
 func moreThanTheBurst(t *testing.T, w *weir) {
 	t.Helper()
-	r, err := http.Post("http://"+w.HTTP+"/json", "application/json", strings.NewReader(`{"domain": "shop", "hitsAddend": 11,
-		"descriptors": [{"entries": [{"key": "path", "value": "/search"}, {"key": "client_id", "value": "zoe"}]}]}`))
+	_, _, err := parts.Page(parts.Soon(t), http.MethodPost, "http://"+w.HTTP+"/json", `{"domain": "shop", "hitsAddend": 11,
+		"descriptors": [{"entries": [{"key": "path", "value": "/search"}, {"key": "client_id", "value": "zoe"}]}]}`)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = r.Body.Close()
 }

@@ -9,11 +9,8 @@ import (
 )
 
 func TestExplainAsksAboutAnyNumberOfHits(t *testing.T) {
-	parts.NeedChromium(t, root(t))
 	w := serve(t, shop)
-	b := open(t)
-	b.size(1280, 900)
-	b.show("http://" + w.Admin + "/")
+	b := watch(t, w)
 	b.awaitText("#live", "live")
 	const field, answer = "#explain-form [name=hits]", "#explain-answer"
 	// hits types a number in the place of the one in the field.
@@ -44,7 +41,7 @@ func TestExplainAsksAboutAnyNumberOfHits(t *testing.T) {
 		b.t = t
 		url := throughEnvoy(t, w)
 		for range 20 { // of 1000, which an hour gives back
-			if code, err := ask(deadline(t), url+"/", "X-Plan", "free_trial", "X-User", "zoe"); err != nil || code != 200 {
+			if code, err := ask(parts.Soon(t), url+"/", "X-Plan", "free_trial", "X-User", "zoe"); err != nil || code != 200 {
 				t.Fatalf("got %d, %v", code, err)
 			}
 		}

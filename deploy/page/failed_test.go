@@ -11,21 +11,14 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-
-	"github.com/weirproxy/weir/test/parts"
 )
 
 // Envoy lets a request pass when Weir fails to decide it, so the page alone tells of the failures.
 func TestRequestsThatFailAreSeenAndCounted(t *testing.T) {
-	parts.NeedChromium(t, root(t))
 	w := serve(t, shop)
 	url := throughEnvoy(t, w)
 	traffic(t, url)
-	b := open(t)
-	b.size(1280, 900)
-	b.show("http://" + w.Admin + "/")
+	b := watch(t, w)
 	b.awaitText("#verdict", "are denied")
 	const tile = "document.querySelector('#tile-failed')"
 	const label = "document.querySelector('#chart-requests .plot').getAttribute('aria-label')"
@@ -40,11 +33,7 @@ func TestRequestsThatFailAreSeenAndCounted(t *testing.T) {
 		b.await(drawn + " === 0")
 	})
 
-	conn, err := grpc.NewClient(w.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
+	conn := dial(t, w.GRPC)
 	weir := ratelimitv3.NewRateLimitServiceClient(conn)
 	wrong := &ratelimitv3.RateLimitRequest{Domain: "shop", Descriptors: []*rlsv3.RateLimitDescriptor{
 		{Entries: []*rlsv3.RateLimitDescriptor_Entry{{Key: "path", Value: "/"}, {Key: "client_id", Value: "eve"}}},
@@ -105,11 +94,9 @@ func failures(t *testing.T, w *weir) float64 {
 
 // A few requests a minute are no reason for a sentence that comes and goes.
 func TestASentenceAboutRareRequestsStays(t *testing.T) {
-	parts.NeedChromium(t, root(t))
 	w := serve(t, shop)
 	repeat(t, 1500*time.Millisecond, throughEnvoy(t, w)+"/", "X-Plan", "silver", "X-User", "erin")
-	b := open(t)
-	b.show("http://" + w.Admin + "/")
+	b := watch(t, w)
 	const sentence = "document.querySelector('#verdict').innerText.includes('match no rule')"
 	b.await(sentence)
 	b.do(script("window.seen = window.gone = 0, events.addEventListener('state', () => { seen++; gone += %s ? 0 : 1; })", sentence))

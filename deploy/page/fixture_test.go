@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -17,12 +16,10 @@ import (
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/weirproxy/weir/test/parts"
 )
-
-// within is how long a test waits for something that takes a second on an idle machine.
-const within = 2 * time.Minute
 
 // sidecar builds the program at most once.
 var sidecar = sync.OnceValues(func() (string, error) {
@@ -32,22 +29,6 @@ var sidecar = sync.OnceValues(func() (string, error) {
 	}
 	return parts.Program(context.Background(), root, "cmd/sidecar", false)
 })
-
-func root(t *testing.T) string {
-	t.Helper()
-	at, err := parts.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return at
-}
-
-func deadline(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), within)
-	t.Cleanup(cancel)
-	return ctx
-}
 
 // shop has a rule that denies, a rule that does not, a rule per plan, and a rule in shadow mode.
 const shop = `domain: shop
@@ -88,10 +69,8 @@ func serve(t *testing.T, rules string, args ...string) *weir {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "shop.yaml")
-	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	process, err := parts.StartSidecar(deadline(t), binary, append([]string{
+	parts.Write(t, file, rules)
+	process, err := parts.StartSidecar(parts.Soon(t), binary, append([]string{
 		"--rules=" + file, "--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=127.0.0.1:0",
 		"--drain-timeout=100ms",
 	}, args...)...)
@@ -111,28 +90,14 @@ func serve(t *testing.T, rules string, args ...string) *weir {
 // and about plan and user.
 func throughEnvoy(t *testing.T, w *weir) (url string) {
 	t.Helper()
-	binary := parts.NeedEnvoy(t, root(t))
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "backend") }))
 	t.Cleanup(backend.Close)
-	dir := t.TempDir()
-	config := filepath.Join(dir, "envoy.json")
 	text, err := json.Marshal(bootstrap(backend.Listener.Addr().String(), w.GRPC))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(config, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	e, err := parts.StartEnvoy(deadline(t), binary, config, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(e.Kill)
-	address, err := e.Listener(deadline(t), "ingress")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return "http://" + address
+	_, url = parts.EnvoyFor(t, string(text))
+	return url
 }
 
 // bootstrap is the configuration of Envoy.
@@ -245,6 +210,17 @@ func again(t *testing.T, every time.Duration, do func(context.Context)) (end fun
 	}
 	t.Cleanup(end)
 	return end
+}
+
+// dial connects to one of the addresses of gRPC.
+func dial(t *testing.T, address string) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
 }
 
 // charge asks about one entry.

@@ -4,17 +4,12 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-
-	"github.com/weirproxy/weir/test/parts"
 )
 
 func TestAKeyIsGrantedMoreBlockedAndRevoked(t *testing.T) {
-	parts.NeedChromium(t, root(t))
 	w := serve(t, shop)
 	traffic(t, throughEnvoy(t, w))
-	b := open(t)
-	b.size(1280, 900)
-	b.show("http://" + w.Admin + "/")
+	b := watch(t, w)
 	b.awaitText("#grants-rows", "No key has a grant.")
 	b.awaitText("#keys-all tbody tr", "client_id=alice")
 	dialog := func(want string) {
@@ -80,15 +75,12 @@ func TestAKeyIsGrantedMoreBlockedAndRevoked(t *testing.T) {
 
 // Without the state directory a revoke counts at once, and a restart undoes it. The page says so.
 func TestARevokeThatIsNotKeptSaysSo(t *testing.T) {
-	parts.NeedChromium(t, root(t))
 	dir := filepath.Join(t.TempDir(), "state")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	w := serve(t, shop, "--state-dir="+dir)
-	b := open(t)
-	b.size(1280, 900)
-	b.show("http://" + w.Admin + "/")
+	b := watch(t, w)
 	b.awaitText("#grants-rows", "No key has a grant.")
 	give := func(entries string) {
 		t.Helper()

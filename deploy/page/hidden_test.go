@@ -22,12 +22,9 @@ import (
 // A page that nobody sees costs the service nothing: the browser hides a page behind another tab of
 // its window.
 func TestAPageBehindAnotherTabLetsGoOfItsStreams(t *testing.T) {
-	parts.NeedChromium(t, root(t))
 	w := serve(t, shop)
 	traffic(t, throughEnvoy(t, w))
-	b := open(t)
-	b.size(1280, 900)
-	b.show("http://" + w.Admin + "/")
+	b := watch(t, w)
 	b.awaitText("#live", "live")
 	b.do(scroll("#tail"))
 	b.awaitText("#tail-rows", "path=/checkout")
@@ -75,7 +72,6 @@ func TestAPageBehindAnotherTabLetsGoOfItsStreams(t *testing.T) {
 
 // A link may open the page behind the tab with the link.
 func TestAPageThatOpensBehindAnotherTabWaits(t *testing.T) {
-	parts.NeedChromium(t, root(t))
 	w := serve(t, shop)
 	b := open(t)
 	b.tab()
@@ -97,7 +93,7 @@ const places = 16
 func awaitFree(t *testing.T, w *weir, path string, want int) {
 	t.Helper()
 	got := -1
-	for end := time.Now().Add(within); got != want; {
+	for end := time.Now().Add(parts.Within); got != want; {
 		if time.Now().After(end) {
 			t.Fatalf("%s has %d free places, want %d", path, got, want)
 		}
@@ -115,7 +111,7 @@ func free(t *testing.T, w *weir, path string) int {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(within))
+		_ = conn.SetDeadline(time.Now().Add(parts.Within))
 		fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path)
 		answer := bufio.NewReader(conn)
 		line, err := answer.ReadString('\n')
@@ -141,11 +137,11 @@ func free(t *testing.T, w *weir, path string) int {
 // instant of the first. Both are milliseconds since 1970.
 func awaitPoint(t *testing.T, w *weir, after float64) float64 {
 	t.Helper()
-	for end := time.Now().Add(within); ; time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(parts.Within); ; time.Sleep(200 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("no point after %f", after)
 		}
-		r, err := http.NewRequestWithContext(deadline(t), http.MethodGet, "http://"+w.Admin+"/events", nil)
+		r, err := http.NewRequestWithContext(parts.Soon(t), http.MethodGet, "http://"+w.Admin+"/events", nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -3,11 +3,9 @@ package page
 import (
 	"bufio"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -15,7 +13,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 	"github.com/weirproxy/weir/test/parts"
@@ -27,9 +24,7 @@ const token = "the-token-of-these-tests"
 func withToken(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(path, []byte(token), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	parts.Write(t, path, token)
 	return "--admin-token-file=" + path
 }
 
@@ -37,21 +32,15 @@ func withToken(t *testing.T) string {
 const evil = `<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'"&{{.}}`
 
 func TestNothingThatClientsAndRulesSayIsMarkup(t *testing.T) {
-	parts.NeedChromium(t, root(t))
 	w := serve(t, `domain: "`+strings.ReplaceAll(evil, `"`, `\"`)+`"
 descriptors:
   - key: "`+strings.ReplaceAll(evil, `"`, `\"`)+`"
     rate_limit: {unit: hour, requests_per_unit: 1, name: "`+strings.ReplaceAll(evil, `"`, `\"`)+`"}
 `)
-	b := open(t)
-	b.show("http://" + w.Admin + "/")
+	b := watch(t, w)
 	b.do(scroll("#tail"))
 	b.await("document.querySelector('#tail-state').innerText.startsWith('Waiting') || document.querySelectorAll('#tail-rows tr').length > 0")
-	conn, err := grpc.NewClient(w.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	conn := dial(t, w.GRPC)
 	stop := make(chan struct{})
 	var asking sync.WaitGroup
 	asking.Go(func() {
@@ -78,9 +67,7 @@ descriptors:
 	b.do(scroll("#rules"))
 	b.click("#rules-rows .open")
 	b.awaitText("#rules-rows .detail", `<img src=x`)
-	if err := os.WriteFile(w.rules, []byte(evil), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	parts.Write(t, w.rules, evil)
 	b.click("#reload")
 	b.awaitText("#loaded-state", "Mistakes")
 	if n := eval[float64](b, "document.querySelectorAll('main img, main script, header img:not([src=\"/assets/icon.svg\"])').length"); n > 0 || eval[bool](b, "window.hacked === 1") {
@@ -90,10 +77,8 @@ descriptors:
 
 // The policy makes a mistake of ours fail in the browser.
 func TestThePolicyForbidsInlineScripts(t *testing.T) {
-	parts.NeedChromium(t, root(t))
 	w := serve(t, shop)
-	b := open(t)
-	b.show("http://" + w.Admin + "/")
+	b := watch(t, w)
 	b.awaitText("#verdict", "No requests")
 	b.allow("TrustedHTML")
 	b.allow("TrustedScript")
@@ -112,7 +97,6 @@ func TestThePolicyForbidsInlineScripts(t *testing.T) {
 }
 
 func TestAPageOfAnotherSiteCanDoNothing(t *testing.T) {
-	parts.NeedChromium(t, root(t))
 	w := serve(t, shop)
 	other := httptest.NewServer(http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
 		out.Header().Set("Content-Type", "text/html")
@@ -169,7 +153,6 @@ func TestANameThatTurnsIntoThisMachineIsRefused(t *testing.T) {
 }
 
 func TestThePageIsBehindItsToken(t *testing.T) {
-	parts.NeedChromium(t, root(t))
 	w := serve(t, shop, withToken(t))
 	b := open(t)
 	b.show("http://" + w.Admin + "/#loaded")
@@ -202,7 +185,7 @@ func TestAThousandOpenPagesAreBounded(t *testing.T) {
 				return
 			}
 			t.Cleanup(func() { _ = conn.Close() })
-			_ = conn.SetDeadline(time.Now().Add(within))
+			_ = conn.SetDeadline(time.Now().Add(parts.Within))
 			fmt.Fprintf(conn, "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
 			line, err := bufio.NewReader(conn).ReadString('\n')
 			mu.Lock()
@@ -218,12 +201,8 @@ func TestAThousandOpenPagesAreBounded(t *testing.T) {
 		t.Errorf("answers: %v; want at most 16 pages and 984 refusals", codes)
 	}
 	t.Logf("answers: %v", codes)
-	conn, err := grpc.NewClient(w.Admin, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if _, err := adminv1.NewAdminServiceClient(conn).ListRules(deadline(t), new(adminv1.ListRulesRequest), grpc.WaitForReady(true)); err != nil {
+	conn := dial(t, w.Admin)
+	if _, err := adminv1.NewAdminServiceClient(conn).ListRules(parts.Soon(t), new(adminv1.ListRulesRequest), grpc.WaitForReady(true)); err != nil {
 		t.Errorf("a call beside the open pages: %v", err)
 	}
 }
@@ -241,18 +220,14 @@ func TestAViewerWhoNeverReadsSlowsNobodyAndIsLeft(t *testing.T) {
 		}
 	}
 	fmt.Fprintf(viewer, "GET /tail?max=200 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-	for end := time.Now().Add(within); !strings.Contains(metrics(t, w), `weir_connections{server="admin"} 1`); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(parts.Within); !strings.Contains(metrics(t, w), `weir_connections{server="admin"} 1`); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the service has no connection of the viewer")
 		}
 	}
-	conn, err := grpc.NewClient(w.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	conn := dial(t, w.GRPC)
 	long := strings.Repeat("x", 2000)
-	for end := time.Now().Add(within); !strings.Contains(metrics(t, w), `weir_connections{server="admin"} 0`); {
+	for end := time.Now().Add(parts.Within); !strings.Contains(metrics(t, w), `weir_connections{server="admin"} 0`); {
 		for range 20 {
 			if err := charge(t.Context(), conn, "shop", "plan", long); err != nil {
 				t.Fatalf("a request beside the viewer: %v", err)
@@ -267,18 +242,9 @@ func TestAViewerWhoNeverReadsSlowsNobodyAndIsLeft(t *testing.T) {
 
 func metrics(t *testing.T, w *weir) string {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+w.HTTP+"/metrics", nil)
+	_, text, err := parts.Page(t.Context(), http.MethodGet, "http://"+w.HTTP+"/metrics", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
+	return text
 }

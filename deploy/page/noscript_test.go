@@ -14,7 +14,6 @@ import (
 
 // A browser without scripts gets the commands that show the same, and each does.
 func TestWithoutScriptsThePageNamesCommandsThatWork(t *testing.T) {
-	parts.NeedChromium(t, root(t))
 	withToken := withToken(t)
 	_, file, _ := strings.Cut(withToken, "=")
 	w := serve(t, shop, withToken)
@@ -91,7 +90,7 @@ func run(t *testing.T, args ...string) command {
 // await waits until the output has a text.
 func (c command) await(t *testing.T, text string) {
 	t.Helper()
-	if _, _, err := c.Await(deadline(t), 0, func(line string) bool { return strings.Contains(line, text) }); err != nil {
+	if _, _, err := c.Await(parts.Soon(t), 0, func(line string) bool { return strings.Contains(line, text) }); err != nil {
 		t.Fatalf("no %q: %v", text, err)
 	}
 }

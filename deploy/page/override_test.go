@@ -8,7 +8,6 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/weirproxy/weir/test/parts"
 )
@@ -16,22 +15,15 @@ import (
 // A limit that comes with a request counts under a key of its own. The button beside that key must
 // not reset the key of the rule.
 func TestTheButtonOfAKeyWithALimitOfItsOwnResetsThatKeyAlone(t *testing.T) {
-	parts.NeedChromium(t, root(t))
 	w := serve(t, shop)
-	conn, err := grpc.NewClient(w.GRPC, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	conn := dial(t, w.GRPC)
 	override := &rlsv3.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 500, Unit: typev3.RateLimitUnit_DAY}
 	for _, limit := range []*rlsv3.RateLimitDescriptor_RateLimitOverride{nil, override} {
-		if err := chargeDave(deadline(t), conn, limit); err != nil {
+		if err := chargeDave(parts.Soon(t), conn, limit); err != nil {
 			t.Fatal(err)
 		}
 	}
-	b := open(t)
-	b.size(1280, 900)
-	b.show("http://" + w.Admin + "/")
+	b := watch(t, w)
 	b.awaitText("#live", "live")
 	b.do(choose("#keys-all select[id$=window]", "600s"), choose("#keys-all select[id$=order]", "TOP_ORDER_HITS")) // no more hits come
 	const rows = "[...document.querySelectorAll('#keys-all tbody tr')]"

@@ -2,13 +2,10 @@ package page
 
 import (
 	"testing"
-
-	"github.com/weirproxy/weir/test/parts"
 )
 
 // The fastest of thirty loads counts: other programs share the machine of a test.
 func TestTheFirstPaintComesWithin200Milliseconds(t *testing.T) {
-	parts.NeedChromium(t, root(t))
 	w := serve(t, shop)
 	traffic(t, throughEnvoy(t, w))
 	b := open(t)

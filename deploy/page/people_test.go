@@ -6,20 +6,15 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp/kb"
-
-	"github.com/weirproxy/weir/test/parts"
 )
 
 // focused names the element with the focus.
 const focused = `(e => e.id || e.getAttribute('name') || e.className || e.getAttribute('href') || e.tagName)(document.activeElement)`
 
 func TestThePageIsUsedByKeysAlone(t *testing.T) {
-	parts.NeedChromium(t, root(t))
 	w := serve(t, shop)
 	traffic(t, throughEnvoy(t, w))
-	b := open(t)
-	b.size(1280, 900)
-	b.show("http://" + w.Admin + "/")
+	b := watch(t, w)
 	b.awaitText("#verdict", "Most by")
 	b.awaitText("#rules-rows > tr", "path=/search,client_id")
 
@@ -73,11 +68,9 @@ func TestThePageIsUsedByKeysAlone(t *testing.T) {
 // Every part of the page must fit into narrow windows, in both colors, and every text must be
 // readable (WCAG 2.2, 1.4.3: 4.5 to 1).
 func TestThePageIsReadableNarrowAndWideDarkAndLight(t *testing.T) {
-	parts.NeedChromium(t, root(t))
 	w := serve(t, shop)
 	traffic(t, throughEnvoy(t, w))
-	b := open(t)
-	b.show("http://" + w.Admin + "/")
+	b := watch(t, w)
 	b.awaitText("#verdict", "Most for")
 	b.click("#rules-rows > tr .open")
 	b.awaitText("#rules-rows .detail", "client_id=alice")

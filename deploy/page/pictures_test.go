@@ -24,10 +24,9 @@ func TestPictures(t *testing.T) {
 	if err != nil {
 		t.Skip("PICTURES is not a time, such as 3m: the pictures stay")
 	}
-	parts.NeedChromium(t, root(t))
 	w := serve(t, shop)
 	traffic(t, throughEnvoy(t, w))
-	to := func(name string) string { return filepath.Join(root(t), "docs", "images", name) }
+	to := func(name string) string { return filepath.Join(parts.RootFor(t), "docs", "images", name) }
 	b := open(t)
 	b.size(1280, 860)
 	b.show("http://" + w.Admin + "/")
@@ -53,7 +52,7 @@ func TestPictures(t *testing.T) {
 // The documents show pictures that load fast.
 func TestPicturesAreSmall(t *testing.T) {
 	for _, name := range names {
-		data, err := os.ReadFile(filepath.Join(root(t), "docs", "images", name))
+		data, err := os.ReadFile(filepath.Join(parts.RootFor(t), "docs", "images", name))
 		if err != nil {
 			t.Errorf("%v: make it with `make pictures`", err)
 			continue

@@ -39,7 +39,7 @@ func (l *ledger) take(ctx context.Context, f *fleet, n int, value string) []int 
 func (l *ledger) awaitLeft(t *testing.T, c client, want []int, value string, slack int) {
 	t.Helper()
 	for key, limit := range l.limits {
-		eventually(t, func() string {
+		parts.Eventually(t, func() string {
 			if got := c.probe(t, limit.Algorithm.String(), value); got > want[key]+slack || got < want[key]-slack {
 				return fmt.Sprintf("%v, %s: %d hits are left, want %d", limit.Algorithm, value, got, want[key])
 			}
@@ -80,13 +80,13 @@ func less(numbers []int, n int) []int {
 func outage(t *testing.T, r *parts.Redis, p *parts.Proxy, d disturbance) (end func()) {
 	t.Helper()
 	do := func(command []string) {
-		if _, err := r.Do(deadline(t), command...); err != nil {
+		if _, err := r.Do(parts.Soon(t), command...); err != nil {
 			t.Fatal(err)
 		}
 	}
 	switch {
 	case d.stops:
-		if err := r.Pause(deadline(t)); err != nil {
+		if err := r.Pause(parts.Soon(t)); err != nil {
 			t.Fatal(err)
 		}
 		return func() {
@@ -117,7 +117,7 @@ func TestAnOutageInTheMiddleOfAPeriodCostsNoHitAndAdmitsNothingTooMany(t *testin
 			t.Run(sharing+", "+d.name, func(t *testing.T) {
 				t.Parallel()
 				r := startRedis(t, parts.RedisOptions{})
-				p := startProxy(t, r)
+				p := parts.ProxyFor(t, r.Address())
 				slack, stranded := 0, 0
 				if sharing == "leased" {
 					// A bucket gains while hits lie in a lease, and gets back the rest: an integer bucket one hit
@@ -144,7 +144,7 @@ func TestAnOutageInTheMiddleOfAPeriodCostsNoHitAndAdmitsNothingTooMany(t *testin
 				breakers := f.opened(t)
 				end := outage(t, r, p, d)
 				for i, s := range f.sidecars {
-					eventually(t, func() string {
+					parts.Eventually(t, func() string {
 						if s.metric(t, "weir_store_opened_total") > breakers[i] {
 							return ""
 						}

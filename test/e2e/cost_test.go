@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 func TestHitsAddendFromAHeaderIsWhatARequestCosts(t *testing.T) {
@@ -85,7 +87,7 @@ descriptors:
 			t.Errorf("request %d: got %d with %s left, want 200 with %s left: nothing is charged before the answer", i+1, a.code, got, want)
 		}
 		// Envoy charges when the stream is done, a moment after the client has its answer.
-		eventually(t, func() string {
+		parts.Eventually(t, func() string {
 			got := client.ask(t, 0, "user", "alice").GetLimitRemaining()
 			if got == left {
 				return ""
@@ -95,7 +97,7 @@ descriptors:
 	}
 	// The third charge took the count to 12 of 10: the account is overdrawn, and even asking is
 	// refused.
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		if code := e.get(t, "/?cost=4", "x-user: alice").code; code != http.StatusTooManyRequests {
 			return "overdrawn: got " + strconv.Itoa(code) + ", want 429"
 		}

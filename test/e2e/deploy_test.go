@@ -34,7 +34,7 @@ func withPorts(t *testing.T, backend, file string, replacements ...string) strin
 		"timeout: 0.050s", "timeout: 10s",
 	)
 	text := ""
-	for line := range strings.Lines(readFile(t, deployed(t, file))) {
+	for line := range strings.Lines(parts.Read(t, deployed(t, file))) {
 		if !strings.HasPrefix(strings.TrimSpace(line), "#") {
 			text += line
 		}

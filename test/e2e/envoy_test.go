@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -63,10 +62,9 @@ func startEnvoy(t *testing.T, c envoyConfig) *envoy {
 // startEnvoyTo is startEnvoy with the backend at host:port.
 func startEnvoyTo(t *testing.T, backend string, c envoyConfig) *envoy {
 	t.Helper()
-	binary := findEnvoy(t)
 	c.AccessLog = filepath.Join(t.TempDir(), "access.log")
 	c.Backend = tcpAddress(t, backend)
-	e := startEnvoyOn(t, binary, bootstrap(t, "envoy.yaml.tmpl", c))
+	e := startEnvoyOn(t, bootstrap(t, "envoy.yaml.tmpl", c))
 	e.accessLog = c.AccessLog
 	return e
 }
@@ -90,32 +88,10 @@ func bootstrap(t *testing.T, name string, data any) string {
 }
 
 // startEnvoyOn runs Envoy with that bootstrap, which has a listener named ingress.
-func startEnvoyOn(t *testing.T, binary, bootstrap string) *envoy {
+func startEnvoyOn(t *testing.T, bootstrap string) *envoy {
 	t.Helper()
-	dir := t.TempDir()
-	config := filepath.Join(dir, "envoy.yaml")
-	writeFile(t, config, bootstrap)
-	process, err := parts.StartEnvoy(deadline(t), binary, config, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		process.Kill()
-		if t.Failed() {
-			t.Logf("Envoy's last lines:\n%s", process.Tail(30))
-		}
-	})
-	address, err := process.Listener(deadline(t), "ingress")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &envoy{Envoy: process, url: "http://" + address}
-}
-
-// findEnvoy returns the path of Envoy's binary, or skips the test.
-func findEnvoy(t *testing.T) string {
-	t.Helper()
-	return parts.NeedEnvoy(t, "../..")
+	process, url := parts.EnvoyFor(t, bootstrap)
+	return &envoy{Envoy: process, url: url}
 }
 
 // startBackend serves the backend of Envoy and returns its host:port. The backend answers 200, with
@@ -148,7 +124,7 @@ type answer struct {
 // get sends a GET through Envoy. Headers are "name: value".
 func (e *envoy) get(t *testing.T, path string, headers ...string) answer {
 	t.Helper()
-	a, err := e.try(deadline(t), path, headers...)
+	a, err := e.try(parts.Soon(t), path, headers...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +178,7 @@ func (e *envoy) codes(t *testing.T, n int, path string, headers ...string) []int
 // stat returns one of Envoy's counters or gauges.
 func (e *envoy) stat(t *testing.T, name string) int {
 	t.Helper()
-	n, err := e.Stat(deadline(t), name)
+	n, err := e.Stat(parts.Soon(t), name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,14 +196,4 @@ func (e *envoy) rateLimitStats(t *testing.T) map[string]int {
 		}
 	}
 	return stats
-}
-
-// readFile returns a file's content or ends the test.
-func readFile(t *testing.T, path string) string {
-	t.Helper()
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(content)
 }

@@ -43,8 +43,8 @@ descriptors:
 			}
 			t.Cleanup(watch.Kill)
 			var answer *ratelimitv3.RateLimitResponse
-			eventually(t, func() string {
-				if answer, err = c.service.ShouldRateLimit(deadline(t), request(1, "tenant", test.value)); err != nil {
+			parts.Eventually(t, func() string {
+				if answer, err = c.service.ShouldRateLimit(parts.Soon(t), request(1, "tenant", test.value)); err != nil {
 					t.Fatal(err)
 				}
 				select {

@@ -26,7 +26,7 @@ descriptors:
 // command runs a command of the sidecar's binary, and returns the output and the exit code.
 func command(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
-	cmd := exec.CommandContext(deadline(t), os.Getenv(sidecarVariable), args...)
+	cmd := exec.CommandContext(parts.Soon(t), os.Getenv(sidecarVariable), args...)
 	var out, errors bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errors
 	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
@@ -66,7 +66,7 @@ func (c client) limitOf(t *testing.T, value string) int {
 // awaitLimit asks until a sidecar applies a limit to a tenant.
 func (c client) awaitLimit(t *testing.T, value string, want int) {
 	t.Helper()
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		if got := c.limitOf(t, value); got != want {
 			return fmt.Sprintf("the limit of %s: got %d, want %d", value, got, want)
 		}
@@ -78,12 +78,12 @@ func (c client) awaitLimit(t *testing.T, value string, want int) {
 // instant to that answer.
 func (c client) obeyed(t *testing.T, value string, want ratelimitv3.RateLimitResponse_Code, since time.Time) time.Duration {
 	t.Helper()
-	for ctx := deadline(t); ctx.Err() == nil; {
+	for ctx := parts.Soon(t); ctx.Err() == nil; {
 		if c.ask(t, 1, "tenant", value).GetCode() == want {
 			return time.Since(since)
 		}
 	}
-	t.Fatalf("tenant %s is not %v after %v", value, want, within)
+	t.Fatalf("tenant %s is not %v after %v", value, want, parts.Within)
 	return 0
 }
 
@@ -239,7 +239,7 @@ func TestWithoutRedisGrantsGoOnUntilTheirInstant(t *testing.T) {
 			t.Errorf("sidecar %d without Redis: got the limit %d, want 7", i, got)
 		}
 	}
-	if err := r.Restart(deadline(t)); err != nil { // with nothing in it
+	if err := r.Restart(parts.Soon(t)); err != nil { // with nothing in it
 		t.Fatal(err)
 	}
 	f.start(t, grantRules, urlOf(r.Address()))

@@ -8,6 +8,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // A client asks a sidecar directly, without Envoy.
@@ -38,7 +40,7 @@ func request(hits uint64, key, value string) *ratelimitv3.RateLimitRequest {
 // ask takes hits (0 takes nothing) and returns the status of the descriptor.
 func (c client) ask(t *testing.T, hits uint64, key, value string) *ratelimitv3.RateLimitResponse_DescriptorStatus {
 	t.Helper()
-	response, err := c.service.ShouldRateLimit(deadline(t), request(hits, key, value))
+	response, err := c.service.ShouldRateLimit(parts.Soon(t), request(hits, key, value))
 	if err != nil {
 		t.Fatal(err)
 	}

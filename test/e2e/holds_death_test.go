@@ -16,7 +16,7 @@ import (
 func freeOnlyAfter(t *testing.T, c client, user string, begun time.Time, atMost time.Duration) {
 	t.Helper()
 	held := 0
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		got := c.left(t, "e2e", user)
 		if got > 0 && time.Since(begun) < atMost {
 			t.Fatalf("a slot is free %s after the begin, want %s at least", time.Since(begun), atMost)
@@ -41,7 +41,7 @@ func TestSlotsOfAnEnvoyThatDiedAreFreeAfterAtMostAndNotBefore(t *testing.T) {
 			t.Parallel()
 			args := start(t)
 			const atMost = 4 * time.Second
-			backend := startSlowBackend(t)
+			backend := parts.BackendFor(t)
 			s := startWith(t, slots(2, atMost), args...)
 			config := envoyConfig{RateLimits: beginAndEnd, Endpoints: []string{tcpAddress(t, s.GRPC)}}
 			dying, other := startEnvoyTo(t, backend.Address(), config), startEnvoyTo(t, backend.Address(), config)
@@ -71,13 +71,9 @@ func TestSlotsOfClientsThatLeaveDuringTheCallAreFreeAfterAtMost(t *testing.T) {
 			t.Parallel()
 			args := start(t)
 			const atMost = 4 * time.Second
-			backend := startSlowBackend(t)
+			backend := parts.BackendFor(t)
 			s := startWith(t, slots(2, atMost), args...)
-			slow, err := parts.StartProxy(s.GRPC)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(slow.Close)
+			slow := parts.ProxyFor(t, s.GRPC)
 			e := startEnvoyTo(t, backend.Address(), envoyConfig{RateLimits: beginAndEnd, Endpoints: []string{tcpAddress(t, slow.Address())}})
 			asked := dial(t, s.GRPC)
 			slow.Mute()
@@ -115,13 +111,9 @@ descriptors:
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			backend := startSlowBackend(t)
+			backend := parts.BackendFor(t)
 			s := startSidecar(t, test.rules)
-			way, err := parts.StartProxy(s.GRPC)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(way.Close)
+			way := parts.ProxyFor(t, s.GRPC)
 			e := startEnvoyTo(t, backend.Address(), envoyConfig{RateLimits: test.limits, Endpoints: []string{tcpAddress(t, way.Address())}})
 			way.Down()
 			f := e.fly(t, gated("slow"), "x-user: alice")
@@ -134,7 +126,7 @@ descriptors:
 			}
 			backend.Open("slow")
 			f.land(t)
-			eventually(t, func() string {
+			parts.Eventually(t, func() string {
 				if s.metric(t, "weir_requests_total") == 0 {
 					return "Envoy has not told the end"
 				}

@@ -12,6 +12,8 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // beginAndEnd makes (user, request) of a request that begins, and (user, request_done) of one that
@@ -44,7 +46,7 @@ func TestWhenEnvoyTellsTheEndOfARequest(t *testing.T) {
 		}
 		return ratelimitv3.RateLimitResponse_OK, nil
 	})
-	backend := startSlowBackend(t)
+	backend := parts.BackendFor(t)
 	e := startEnvoyTo(t, backend.Address(), envoyConfig{
 		RateLimits: beginAndEnd,
 		Filters: `
@@ -88,7 +90,7 @@ hedge_policy: { hedge_on_per_try_timeout: true }
 				awaitGate(t, backend, "hedged", 2)
 				backend.Open("hedged")
 			case len(test.want) == 1:
-				eventually(t, func() string {
+				parts.Eventually(t, func() string {
 					if len(r.of(test.user)) == 0 {
 						return "no call"
 					}
@@ -98,7 +100,7 @@ hedge_policy: { hedge_on_per_try_timeout: true }
 				<-canceled
 			}
 			<-f.ended
-			eventually(t, func() string {
+			parts.Eventually(t, func() string {
 				return cmp.Diff(test.want, named(t, r.of(test.user)))
 			})
 		})
@@ -163,7 +165,7 @@ func TestRedirectsThatEnvoyFollowsNeedANameForEachHop(t *testing.T) {
 			r := startRecorder(t, func(context.Context, string) (ratelimitv3.RateLimitResponse_Code, error) {
 				return ratelimitv3.RateLimitResponse_OK, nil
 			})
-			backend := startSlowBackend(t)
+			backend := parts.BackendFor(t)
 			e := startEnvoyTo(t, backend.Address(), envoyConfig{
 				RateLimits: test.limits, Filters: test.filters, Endpoints: []string{tcpAddress(t, r.address)},
 				Route: "internal_redirect_policy: {}",
@@ -172,7 +174,7 @@ func TestRedirectsThatEnvoyFollowsNeedANameForEachHop(t *testing.T) {
 			awaitGate(t, backend, "second", 1)
 			await := func(want []string) {
 				t.Helper()
-				eventually(t, func() string {
+				parts.Eventually(t, func() string {
 					if got := named(t, r.of("")); len(got) < len(want) {
 						return fmt.Sprintf("got %v, want %v", got, want)
 					}

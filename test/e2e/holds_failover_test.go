@@ -17,11 +17,7 @@ import (
 func TestSlotsOutliveAFailoverBySentinels(t *testing.T) {
 	t.Parallel()
 	const atMost = 15 * time.Second
-	sentinels, err := parts.StartSentinels(deadline(t), findRedis(t), t.TempDir(), parts.SentinelOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(sentinels.Kill)
+	sentinels := startSentinels(t, parts.SentinelOptions{})
 	c := &crowded{fleet: &fleet{}, t: t, domain: "e2e"}
 	c.start(t, slots(3, atMost), "redis-sentinel://"+strings.Join(sentinels.Addresses(), ",")+"/"+parts.SentinelName)
 	c.awaitState(t, "closed")
@@ -30,7 +26,7 @@ func TestSlotsOutliveAFailoverBySentinels(t *testing.T) {
 	if len(holders) != 3 {
 		t.Fatalf("%d holders began, want 3", len(holders))
 	}
-	old, err := sentinels.Primary(deadline(t))
+	old, err := sentinels.Primary(parts.Soon(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +34,7 @@ func TestSlotsOutliveAFailoverBySentinels(t *testing.T) {
 	breakers := c.opened(t)
 	old.Kill()
 	c.awaitAway(breakers)
-	if _, err := sentinels.AwaitNewPrimary(deadline(t), old); err != nil {
+	if _, err := sentinels.AwaitNewPrimary(parts.Soon(t), old); err != nil {
 		t.Fatal(err)
 	}
 	c.awaitState(t, "closed")
@@ -48,7 +44,7 @@ func TestSlotsOutliveAFailoverBySentinels(t *testing.T) {
 	if time.Since(begun) < atMost && (right != 0 || after != 1) {
 		t.Errorf("after the failover: %d slots are free, and %d after an end; want 0 and 1", right, after)
 	}
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		got := c.clients[0].left(t, "e2e", "alice")
 		if now := time.Since(begun); got > 1 && now < atMost {
 			t.Fatalf("%d slots are free %s after the begin, of which one has ended, want %s at least for the others", got, now, atMost)
@@ -66,7 +62,7 @@ func TestSlotsOfASidecarThatDiedAreFreeAfterAtMostAndNotBefore(t *testing.T) {
 	const atMost = 8 * time.Second
 	r := startRedis(t, parts.RedisOptions{})
 	args := []string{"--store=redis", "--redis-url=" + urlOf(r.Address()), "--redis-timeout=10s"}
-	backend := startSlowBackend(t)
+	backend := parts.BackendFor(t)
 	rules := slots(2, atMost)
 	dying, other := startWith(t, rules, args...), startWith(t, rules, args...)
 	e := startEnvoyTo(t, backend.Address(), envoyConfig{RateLimits: beginAndEnd, Endpoints: []string{tcpAddress(t, dying.GRPC)}})

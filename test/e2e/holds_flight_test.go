@@ -9,17 +9,6 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// startSlowBackend serves a backend whose answers each request chooses.
-func startSlowBackend(t *testing.T) *parts.Backend {
-	t.Helper()
-	b, err := parts.StartBackend("127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = b.Close() })
-	return b
-}
-
 // A flight is a request through Envoy that may still be at the backend.
 type flight struct {
 	leave context.CancelFunc // the client closes the connection
@@ -32,7 +21,7 @@ type flight struct {
 // Headers are "name: value".
 func (e *envoy) fly(t *testing.T, path string, headers ...string) *flight {
 	t.Helper()
-	ctx, cancel := context.WithCancel(deadline(t))
+	ctx, cancel := context.WithCancel(parts.Soon(t))
 	f := &flight{leave: cancel, ended: make(chan struct{})}
 	go func() {
 		defer close(f.ended)
@@ -71,7 +60,7 @@ func (c crowd) send(t *testing.T) (*flight, string) {
 	before, _ := c.backend.At(c.gate)
 	f := c.e.fly(t, c.path, c.headers...)
 	outcome := ""
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		if arrived, _ := c.backend.At(c.gate); arrived > before {
 			outcome = "held"
 			return ""
@@ -102,7 +91,7 @@ func (c crowd) sendAll(t *testing.T, n int) (flights []*flight, outcomes []strin
 // awaitGate waits until so many requests have come to a gate of the backend.
 func awaitGate(t *testing.T, backend *parts.Backend, gate string, n int) {
 	t.Helper()
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		if arrived, _ := backend.At(gate); arrived < n {
 			return fmt.Sprintf("%d requests have come to gate %s, want %d", arrived, gate, n)
 		}
@@ -114,7 +103,7 @@ func awaitGate(t *testing.T, backend *parts.Backend, gate string, n int) {
 // answers.
 func settled(t *testing.T, backend *parts.Backend, gate string, flights []*flight) (answered int) {
 	t.Helper()
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		answered = 0
 		for _, f := range flights {
 			select {

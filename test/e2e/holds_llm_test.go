@@ -20,12 +20,11 @@ import (
 // service at host:port.
 func startDeployed(t *testing.T, file string, backend *parts.Backend, service string) *envoy {
 	t.Helper()
-	binary := findEnvoy(t)
 	_, port, err := net.SplitHostPort(service)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return startEnvoyOn(t, binary, withPorts(t, backend.Address(), file, "port_value: 8081", "port_value: "+port))
+	return startEnvoyOn(t, withPorts(t, backend.Address(), file, "port_value: 8081", "port_value: "+port))
 }
 
 // No request may escape its limit by an estimate that Envoy cannot read: Envoy then leaves the
@@ -36,7 +35,7 @@ func TestEveryRequestToAModelHasAnEstimateAndItsCost(t *testing.T) {
 	r := startRecorder(t, func(context.Context, string) (ratelimitv3.RateLimitResponse_Code, error) {
 		return ratelimitv3.RateLimitResponse_OK, nil
 	})
-	e := startDeployed(t, "llm/envoy.yaml", startSlowBackend(t), r.address)
+	e := startDeployed(t, "llm/envoy.yaml", parts.BackendFor(t), r.address)
 	const answer = 1000 // the estimate of an answer without max_tokens
 	tests := []struct {
 		name, body, path string
@@ -86,14 +85,14 @@ func TestEveryRequestToAModelHasAnEstimateAndItsCost(t *testing.T) {
 					test.begin = answer // Envoy holds only JSON until its length is known
 				}
 				headers := append([]string{"x-user: " + user, "x-team: team"}, test.headers...)
-				if _, err := e.send(deadline(t), http.DefaultClient, path, body, headers...); err != nil && !strings.Contains(test.name, "breaks a stream") {
+				if _, err := e.send(parts.Soon(t), http.DefaultClient, path, body, headers...); err != nil && !strings.Contains(test.name, "breaks a stream") {
 					t.Fatal(err)
 				}
 				want := []string{fmt.Sprintf("user,request +%d; team,request +%[1]d", test.begin)}
 				if test.end != "" {
 					want = append(want, fmt.Sprintf("user,request_done +%s; team,request_done +%[1]s", test.end))
 				}
-				eventually(t, func() string {
+				parts.Eventually(t, func() string {
 					if got := len(r.of(user)); got < len(want) {
 						return fmt.Sprintf("Envoy has asked %d times, want %d: %v", got, len(want), want)
 					}
@@ -118,9 +117,9 @@ func TestRequestToAModelThatEnvoyCannotHoldGetsA413(t *testing.T) {
 	r := startRecorder(t, func(context.Context, string) (ratelimitv3.RateLimitResponse_Code, error) {
 		return ratelimitv3.RateLimitResponse_OK, nil
 	})
-	e := startDeployed(t, "llm/envoy.yaml", startSlowBackend(t), r.address)
+	e := startDeployed(t, "llm/envoy.yaml", parts.BackendFor(t), r.address)
 	body := strings.NewReader(`{"messages": "` + strings.Repeat("word ", 1<<20) + `"}`)
-	a, err := e.send(deadline(t), http.DefaultClient, "/v1/chat/completions", body, "x-user: alice", "x-team: red")
+	a, err := e.send(parts.Soon(t), http.DefaultClient, "/v1/chat/completions", body, "x-user: alice", "x-team: red")
 	if err != nil || a.code != http.StatusRequestEntityTooLarge {
 		t.Errorf("a request of 5 MiB: got %d (%v), want 413", a.code, err)
 	}

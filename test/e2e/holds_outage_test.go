@@ -65,7 +65,7 @@ func (c *crowded) fill(sidecar int) (holders []string) {
 func (c *crowded) awaitAway(before []int) {
 	c.t.Helper()
 	for i, s := range c.sidecars {
-		eventually(c.t, func() string {
+		parts.Eventually(c.t, func() string {
 			if s.metric(c.t, "weir_store_opened_total") > before[i] {
 				return ""
 			}
@@ -80,7 +80,7 @@ func (c *crowded) awaitAway(before []int) {
 func startCrowded(t *testing.T, domain, rules string) (c *crowded, r *parts.Redis, p *parts.Proxy, fresh client) {
 	t.Helper()
 	r = startRedis(t, parts.RedisOptions{})
-	p = startProxy(t, r)
+	p = parts.ProxyFor(t, r.Address())
 	c = &crowded{fleet: &fleet{}, t: t, domain: domain}
 	for range 2 {
 		c.start(t, rules, urlOf(p.Address()), "--fleet-size=2")
@@ -193,7 +193,7 @@ func TestSlotsAreFreeAtMostLaterIfNoEndComesAfterAnOutage(t *testing.T) {
 	awaitLeft(t, fresh, "e2e", "alice", 10)
 	c.sidecars = c.sidecars[:1]
 	c.awaitState(t, "closed")
-	eventually(t, func() string { // slots stay divided until each sidecar has told its holders, also the killed one
+	parts.Eventually(t, func() string { // slots stay divided until each sidecar has told its holders, also the killed one
 		if _, passed := c.begin(0, 10); !passed {
 			return "ten slots are free, and a request for ten is denied"
 		}

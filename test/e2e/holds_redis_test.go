@@ -14,7 +14,7 @@ func TestHoldsOutliveARestartOfWeirOnRedis(t *testing.T) {
 	t.Parallel()
 	r := startRedis(t, parts.RedisOptions{})
 	args := []string{"--store=redis", "--redis-url=" + urlOf(r.Address()), "--redis-timeout=10s"}
-	backend := startSlowBackend(t)
+	backend := parts.BackendFor(t)
 	first := startWith(t, slots(2, long), args...)
 	e := startEnvoyTo(t, backend.Address(), envoyConfig{
 		RateLimits: beginAndEnd, Endpoints: []string{tcpAddress(t, first.GRPC)}, HealthChecked: true, FailureModeDeny: true,
@@ -28,7 +28,7 @@ func TestHoldsOutliveARestartOfWeirOnRedis(t *testing.T) {
 	second := startSidecarOn(t, first.rules, append(args, "--grpc-address="+first.GRPC)...)
 	second.awaitCounts(t, args)
 	// Until Envoy has found the second Weir it has no answer, and fails closed.
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		if code := e.get(t, "/", "x-user: somebody").code; code != 200 {
 			return fmt.Sprintf("Envoy answers %d", code)
 		}
@@ -45,7 +45,7 @@ func TestTwoEnvoysWithTwoSidecarsShareTheSlotsExactly(t *testing.T) {
 	t.Parallel()
 	r := startRedis(t, parts.RedisOptions{})
 	args := []string{"--store=redis", "--redis-url=" + urlOf(r.Address()), "--redis-timeout=10s"}
-	backend := startSlowBackend(t)
+	backend := parts.BackendFor(t)
 	const n = 10
 	var envoys []*envoy
 	var asked []client
@@ -89,7 +89,7 @@ func TestEndsOfRequestsReachARedisThatWasAway(t *testing.T) {
 	t.Parallel()
 	r := startRedis(t, parts.RedisOptions{})
 	args := []string{"--store=redis", "--redis-url=" + urlOf(r.Address()), "--redis-timeout=" + fleetTimeout.String()}
-	backend := startSlowBackend(t)
+	backend := parts.BackendFor(t)
 	s := startWith(t, slots(2, long), args...)
 	e := startEnvoyTo(t, backend.Address(), envoyConfig{RateLimits: beginAndEnd, Endpoints: []string{tcpAddress(t, s.GRPC)}})
 	c := crowd{e: e, backend: backend, gate: "slow", path: gated("slow"), headers: []string{"x-user: alice"}}
@@ -98,7 +98,7 @@ func TestEndsOfRequestsReachARedisThatWasAway(t *testing.T) {
 		t.Fatalf("two requests for two slots (-want +got):\n%s", diff)
 	}
 	begun := s.metric(t, "weir_requests_total")
-	if err := r.Pause(deadline(t)); err != nil {
+	if err := r.Pause(parts.Soon(t)); err != nil {
 		t.Fatal(err)
 	}
 	backend.Open("slow")
@@ -107,7 +107,7 @@ func TestEndsOfRequestsReachARedisThatWasAway(t *testing.T) {
 			t.Errorf("a request that ends while Redis is away: got %d, want 200", code)
 		}
 	}
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		if got := s.metric(t, "weir_requests_total"); got < begun+2 {
 			return fmt.Sprintf("Envoy has asked %d times, want %d: two ends", got, begun+2)
 		}

@@ -30,7 +30,7 @@ const long = time.Hour
 // left asks without hits, and returns the rest of the limit of a user.
 func (c client) left(t *testing.T, domain, user string) int {
 	t.Helper()
-	response, err := c.service.ShouldRateLimit(deadline(t), &ratelimitv3.RateLimitRequest{
+	response, err := c.service.ShouldRateLimit(parts.Soon(t), &ratelimitv3.RateLimitRequest{
 		Domain: domain,
 		Descriptors: []*commonv3.RateLimitDescriptor{{
 			Entries:    []*commonv3.RateLimitDescriptor_Entry{{Key: "user", Value: user}, {Key: "request", Value: "a question"}},
@@ -51,7 +51,7 @@ func (c client) left(t *testing.T, domain, user string) int {
 // has its answer.
 func awaitLeft(t *testing.T, c client, domain, user string, want int) {
 	t.Helper()
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		if got := c.left(t, domain, user); got != want {
 			return fmt.Sprintf("%s has %d left, want %d", user, got, want)
 		}
@@ -86,7 +86,7 @@ func (s *sidecar) awaitCounts(t *testing.T, args []string) {
 	if len(args) == 0 {
 		return
 	}
-	if err := s.AwaitStore(deadline(t)); err != nil {
+	if err := s.AwaitStore(parts.Soon(t)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -97,7 +97,7 @@ func TestEightRequestsFindNoSlotWhileTwoHoldBothAndThenExactlyTwoPass(t *testing
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()
 			args := start(t)
-			backend := startSlowBackend(t)
+			backend := parts.BackendFor(t)
 			s := startWith(t, slots(2, long), args...)
 			e := startEnvoyTo(t, backend.Address(), envoyConfig{RateLimits: beginAndEnd, Endpoints: []string{tcpAddress(t, s.GRPC)}})
 			asked := dial(t, s.GRPC)
@@ -153,7 +153,7 @@ func TestRetriesAndHedgesOfEnvoyHoldOneSlot(t *testing.T) {
 		t.Run(store, func(t *testing.T) {
 			t.Parallel()
 			args := start(t)
-			backend := startSlowBackend(t)
+			backend := parts.BackendFor(t)
 			s := startWith(t, slots(2, long), args...)
 			asked := dial(t, s.GRPC)
 			tests := []struct{ name, route, path string }{
@@ -190,7 +190,7 @@ func TestRetriesAndHedgesOfEnvoyHoldOneSlot(t *testing.T) {
 
 func TestDeployedBoundsOnRequestsInFlight(t *testing.T) {
 	t.Parallel()
-	backend := startSlowBackend(t)
+	backend := parts.BackendFor(t)
 	s := startSidecarOn(t, deployed(t, "concurrency", "rules"))
 	e := startDeployed(t, "concurrency/envoy.yaml", backend, s.GRPC)
 	alice := crowd{e: e, backend: backend, gate: "slow", path: gated("slow"), headers: []string{"x-user: alice"}}

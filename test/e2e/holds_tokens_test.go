@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // tokens returns rules of domain llm with so many tokens a year for each user, and more than enough
@@ -32,7 +34,7 @@ func TestFiftyParallelStreamsAreChargedTheTruthToTheToken(t *testing.T) {
 			t.Parallel()
 			args := start(t)
 			const balance, streams = 1_000_000, 50
-			backend := startSlowBackend(t)
+			backend := parts.BackendFor(t)
 			s := startWith(t, tokens(balance), args...)
 			e := startDeployed(t, "llm/envoy.yaml", backend, s.GRPC)
 			asked := dial(t, s.GRPC)
@@ -74,7 +76,7 @@ func TestNoMoreStreamsPassThanTheBalanceHoldsAtEachBegin(t *testing.T) {
 			t.Parallel()
 			args := start(t)
 			const balance, cost, streams = 1000, 50, 50
-			backend := startSlowBackend(t)
+			backend := parts.BackendFor(t)
 			s := startWith(t, tokens(balance), args...)
 			e := startDeployed(t, "llm/envoy.yaml", backend, s.GRPC)
 			for _, estimate := range []int{2 * cost, cost / 2} {
@@ -108,7 +110,7 @@ func TestNoMoreStreamsPassThanTheBalanceHoldsAtEachBegin(t *testing.T) {
 func TestTokensOfRequestsThatEndEarly(t *testing.T) {
 	t.Parallel()
 	const balance, estimate = 1000, 100
-	backend := startSlowBackend(t)
+	backend := parts.BackendFor(t)
 	s := startSidecar(t, tokens(balance))
 	e := startDeployed(t, "llm/envoy.yaml", backend, s.GRPC)
 	asked := dial(t, s.GRPC)
@@ -147,7 +149,7 @@ func TestTokensOfRequestsThatEndEarly(t *testing.T) {
 func TestPeekThenChargeOnALimitOfHolders(t *testing.T) {
 	t.Parallel()
 	const balance, cost = 1000, 600
-	backend := startSlowBackend(t)
+	backend := parts.BackendFor(t)
 	s := startSidecar(t, tokens(balance))
 	e := startDeployed(t, "llm/envoy.yaml", backend, s.GRPC)
 	asked := dial(t, s.GRPC)
@@ -155,7 +157,7 @@ func TestPeekThenChargeOnALimitOfHolders(t *testing.T) {
 		var flights []*flight
 		for i := range 3 {
 			flights = append(flights, e.fly(t, fmt.Sprintf("/?tokens=%d&gate=%s", cost, user), "x-user: "+user, "x-team: one", "x-estimated-tokens: "+estimate))
-			eventually(t, func() string {
+			parts.Eventually(t, func() string {
 				arrived, _ := backend.At(user)
 				select {
 				case <-flights[i].ended:
@@ -184,7 +186,7 @@ func TestPeekThenChargeOnALimitOfHolders(t *testing.T) {
 	// 1800 of 1000 tokens are charged: each request saw all 1000. From then on both protocols are
 	// denied.
 	awaitLeft(t, asked, "llm", "peeker", 0)
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		if code := e.get(t, "/", "x-user: peeker", "x-team: one", "x-estimated-tokens: 0").code; code != http.StatusTooManyRequests {
 			return fmt.Sprintf("a peek at an overdrawn limit: got %d, want 429", code)
 		}
@@ -195,7 +197,7 @@ func TestPeekThenChargeOnALimitOfHolders(t *testing.T) {
 	}
 	// One after the other a peek is as good as an estimate.
 	for i, want := range []int{200, 200, 429} {
-		a, err := e.send(deadline(t), http.DefaultClient, fmt.Sprintf("/?tokens=%d", cost), nil, "x-user: patient", "x-team: one", "x-estimated-tokens: 0")
+		a, err := e.send(parts.Soon(t), http.DefaultClient, fmt.Sprintf("/?tokens=%d", cost), nil, "x-user: patient", "x-team: one", "x-estimated-tokens: 0")
 		if err != nil || a.code != want {
 			t.Errorf("one peek after the other: got %d (%v), want %d", a.code, err, want)
 		}

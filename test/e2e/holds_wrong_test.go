@@ -5,13 +5,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // The wiring that docs/envoy-howto.md warns of: a hit at the start of a request, and a refund of
 // that hit at the end.
 func TestRefundAtTheEndOfDeniedRequestsFreesSlotsThatOthersHold(t *testing.T) {
 	t.Parallel()
-	backend := startSlowBackend(t)
+	backend := parts.BackendFor(t)
 	s := startSidecar(t, `
 domain: e2e
 descriptors:
@@ -40,7 +42,7 @@ descriptors:
 		if outcome == "429" {
 			questions++ // Envoy tells the end of a denied request too
 		}
-		eventually(t, func() string {
+		parts.Eventually(t, func() string {
 			if got := s.metric(t, "weir_requests_total"); got < questions {
 				return fmt.Sprintf("Envoy has asked %d times, want %d", got, questions)
 			}

@@ -14,7 +14,6 @@ import (
 
 func TestTwoEnvoysWithTwoLeasedSidecarsShareOneLimit(t *testing.T) {
 	t.Parallel()
-	findEnvoy(t)
 	r := startRedis(t, parts.RedisOptions{})
 	l := newLedger(100, time.Second)
 	f := &fleet{}

@@ -61,7 +61,7 @@ func (d *leasedDay) awaitLeased(t *testing.T, more int) {
 	const decided = "weir_store_leased_decisions_total"
 	for i, s := range d.sidecars {
 		before := s.metric(t, decided)
-		eventually(t, func() string {
+		parts.Eventually(t, func() string {
 			if n := s.metric(t, decided) - before; n < more {
 				return fmt.Sprintf("sidecar %d has decided %d requests from leases, want %d", i, n, more)
 			}
@@ -78,7 +78,7 @@ func (d *leasedDay) rest(t *testing.T) {
 	d.pace.Store(int32(paused))
 	const enough = 10 // looks, at most 100 ms apart: afterwards no key is worth a lease
 	looks, granted := 0, 0
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		before, held, owed := granted, 0, 0
 		granted = 0
 		for _, s := range d.sidecars {
@@ -94,7 +94,7 @@ func (d *leasedDay) rest(t *testing.T) {
 		}
 		return ""
 	})
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		before := d.away(t)
 		for _, c := range d.clients {
 			for _, l := range d.limits {
@@ -113,9 +113,9 @@ func (d *leasedDay) rest(t *testing.T) {
 func (d *leasedDay) awaitAsked(t *testing.T) {
 	t.Helper()
 	d.awaitState(t, "closed")
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		before, answers := d.away(t), d.answers()
-		eventually(t, func() string {
+		parts.Eventually(t, func() string {
 			if n := d.answers() - answers; n < 40 {
 				return fmt.Sprintf("%d requests were answered", n)
 			}
@@ -140,7 +140,7 @@ func (d *leasedDay) answers() int {
 func (d *leasedDay) awaitSpent(t *testing.T) {
 	t.Helper()
 	const many = 400 // denials in a row; held hits go back in between
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		row := make([]int, len(d.limits))
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -170,7 +170,7 @@ func TestLeasesGoOnAfterAFailoverAndAdmitNothingTooMany(t *testing.T) {
 			before := d.away(t)
 			await := kill()
 			d.pace.Store(int32(slowly)) // else the shares of the sidecars end before the failover does
-			eventually(t, func() string {
+			parts.Eventually(t, func() string {
 				if d.away(t) == before {
 					return "nothing was decided without Redis"
 				}
@@ -197,21 +197,17 @@ func TestLeasesGoOnAfterAFailoverAndAdmitNothingTooMany(t *testing.T) {
 // kills the primard.
 func sentinelsUnderLeases(t *testing.T) (d *leasedDay, kill func() (await func() *parts.Redis)) {
 	t.Helper()
-	s, err := parts.StartSentinels(deadline(t), findRedis(t), t.TempDir(), parts.SentinelOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Kill)
+	s := startSentinels(t, parts.SentinelOptions{})
 	d = startLeasedDay(t, "redis-sentinel://"+strings.Join(s.Addresses(), ",")+"/"+parts.SentinelName)
 	return d, func() func() *parts.Redis {
-		old, err := s.Primary(deadline(t))
+		old, err := s.Primary(parts.Soon(t))
 		if err != nil {
 			t.Fatal(err)
 		}
 		awaitCopies(t, old, slices.DeleteFunc(slices.Clone(s.Data), func(r *parts.Redis) bool { return r == old }))
 		old.Kill()
 		return func() *parts.Redis {
-			next, err := s.AwaitNewPrimary(deadline(t), old)
+			next, err := s.AwaitNewPrimary(parts.Soon(t), old)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -228,14 +224,14 @@ func clusterUnderLeases(t *testing.T) (d *leasedDay, kill func() (await func() *
 	d = startLeasedDay(t, clusterURL(c))
 	return d, func() func() *parts.Redis {
 		slot := slotOf(t, c, "weir:", algorithms.FixedWindow.String(), "hot")
-		old, err := c.PrimaryOf(deadline(t), slot)
+		old, err := c.PrimaryOf(parts.Soon(t), slot)
 		if err != nil {
 			t.Fatal(err)
 		}
 		awaitCopies(t, old, []*parts.Redis{c.Nodes[(slices.Index(c.Nodes, old)+3)%6]})
 		old.Kill()
 		return func() *parts.Redis {
-			next, err := c.AwaitNewPrimary(deadline(t), slot, old)
+			next, err := c.AwaitNewPrimary(parts.Soon(t), slot, old)
 			if err != nil {
 				t.Fatal(err)
 			}

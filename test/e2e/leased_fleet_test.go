@@ -5,6 +5,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // leased returns the arguments of one of two sidecars with leases, and further arguments.
@@ -75,7 +77,7 @@ func (h *hotFleet) run(bursts int) { <-time.After(time.Duration(bursts) * 2 * bu
 func (h *hotFleet) awaitLeases(t *testing.T) {
 	t.Helper()
 	n := 0
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		for _, s := range h.sidecars {
 			n += s.metric(t, "weir_store_leased_decisions_total")
 		}

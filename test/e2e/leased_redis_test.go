@@ -34,12 +34,12 @@ func disturb(t *testing.T, r *parts.Redis, d disturbance) {
 		if len(command) == 0 {
 			return
 		}
-		if _, err := r.Do(deadline(t), command...); err != nil {
+		if _, err := r.Do(parts.Soon(t), command...); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if d.stops {
-		if err := r.Pause(deadline(t)); err != nil {
+		if err := r.Pause(parts.Soon(t)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -90,7 +90,7 @@ func TestAFlushedRedisAdmitsEachLimitOnceMore(t *testing.T) {
 		return l.ask(ctx, f.clients[worker%2], worker/2, "flushed")
 	})
 	asking.awaitMore(t, 250) // leases are out
-	if _, err := r.Do(deadline(t), "FLUSHALL"); err != nil {
+	if _, err := r.Do(parts.Soon(t), "FLUSHALL"); err != nil {
 		t.Fatal(err)
 	}
 	asking.awaitMore(t, 3000)
@@ -110,7 +110,7 @@ func TestASlotThatMovesUnderLeasesCostsNoCount(t *testing.T) {
 		return f.clients[worker%len(f.clients)].outcome(ctx, questions("many", user))
 	})
 	moveSlot(t, c, slot, asking, 3, 15)
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		if asking.outcomes()["OVER_LIMIT"] < 100 {
 			return fmt.Sprintf("the limit is not reached: %v", asking.outcomes())
 		}

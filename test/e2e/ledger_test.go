@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/test/parts"
 	"github.com/weirproxy/weir/test/promise"
 )
 
@@ -86,7 +87,7 @@ func (l *ledger) errorless(t *testing.T) {
 // time.
 func (l *ledger) await(t *testing.T, least int) {
 	t.Helper()
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		admitted := make([]int, len(l.limits))
 		l.mu.Lock()
 		defer l.mu.Unlock()

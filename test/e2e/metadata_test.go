@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 func TestDynamicMetadataOfTheDecisionIsInEnvoysAccessLog(t *testing.T) {
@@ -29,7 +31,7 @@ descriptors:
 		var line struct {
 			Ratelimit map[string]any `json:"ratelimit"`
 		}
-		eventually(t, func() string {
+		parts.Eventually(t, func() string {
 			content, err := os.ReadFile(e.accessLog)
 			if err != nil || !strings.HasSuffix(string(content), "\n") {
 				return "no access log yet"

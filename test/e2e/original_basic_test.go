@@ -193,14 +193,14 @@ func (r *ratelimit) resetDecreases(t *testing.T) {
 	t.Helper()
 	c := dial(t, r.GRPC)
 	reset := func() time.Duration {
-		answer, err := c.service.ShouldRateLimit(deadline(t), parseRequest(t, "another key2=reset +0"))
+		answer, err := c.service.ShouldRateLimit(parts.Soon(t), parseRequest(t, "another key2=reset +0"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return answer.GetStatuses()[0].GetDurationUntilReset().AsDuration()
 	}
 	first := reset()
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		if now := reset(); now >= first {
 			return fmt.Sprintf("the reset was %s and is %s", first, now)
 		}

@@ -24,13 +24,12 @@ type stage struct {
 // startStage builds a stage whose counts are kept where environ says.
 func startStage(t *testing.T, environ ...string) *stage {
 	t.Helper()
-	binary := findEnvoy(t)
 	s := &stage{ratelimit: startRatelimit(t, append(environ, originalRules(t), "LIMIT_RESPONSE_HEADERS_ENABLED=true", "RESPONSE_DYNAMIC_METADATA=true")...)}
 	backends := make(map[string]string)
 	for _, name := range []string{"backend", "service_1", "service_2"} {
 		backends[name] = tcpAddress(t, startBackendNamed(t, name))
 	}
-	s.envoy = startEnvoyOn(t, binary, bootstrap(t, "original.yaml.tmpl", struct {
+	s.envoy = startEnvoyOn(t, bootstrap(t, "original.yaml.tmpl", struct {
 		Service  string
 		Backends map[string]string
 	}{tcpAddress(t, s.GRPC), backends}))

@@ -30,7 +30,7 @@ type ratelimit struct {
 // serves its metrics for Prometheus.
 func startRatelimit(t *testing.T, environ ...string) *ratelimit {
 	t.Helper()
-	process, err := parts.StartRatelimit(deadline(t), os.Getenv(ratelimitVariable), append([]string{"USE_PROMETHEUS=true"}, environ...)...)
+	process, err := parts.StartRatelimit(parts.Soon(t), os.Getenv(ratelimitVariable), append([]string{"USE_PROMETHEUS=true"}, environ...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func runtimeRoot(t *testing.T, rules string) string {
 	if err := os.Mkdir(filepath.Join(root, "config"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	writeFile(t, filepath.Join(root, "config", "e2e.yaml"), rules)
+	parts.Write(t, filepath.Join(root, "config", "e2e.yaml"), rules)
 	return "RUNTIME_ROOT=" + root
 }
 
@@ -67,7 +67,7 @@ func withRedis(r *parts.Redis) []string {
 // awaitHealthy waits until health is good.
 func (r *ratelimit) awaitHealthy(t *testing.T) {
 	t.Helper()
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		if code, text := fetch(t, "http://"+r.HTTP+"/healthcheck"); code != http.StatusOK {
 			return fmt.Sprintf("/healthcheck: %d %s", code, text)
 		}
@@ -95,7 +95,7 @@ func (r *ratelimit) stat(t *testing.T, name string) int {
 func undisturbed[T any](t *testing.T, r *ratelimit, play func(value string) []T) []T {
 	t.Helper()
 	var seen []T
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		r.fresh++
 		const away = "weir_store_fallback_decisions_total"
 		before := r.metric(t, away)
@@ -113,7 +113,7 @@ func undisturbed[T any](t *testing.T, r *ratelimit, play func(value string) []T)
 // keysOf returns the keys in a Redis, where there must be some.
 func keysOf(t *testing.T, r *parts.Redis) []string {
 	t.Helper()
-	message, err := r.Do(deadline(t), "KEYS", "*")
+	message, err := r.Do(parts.Soon(t), "KEYS", "*")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,12 +140,7 @@ func lines(text string) []string {
 func startControlPlane(t *testing.T) *parts.ControlPlane {
 	t.Helper()
 	once(t)
-	p, err := parts.StartControlPlane(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Stop)
-	return p
+	return parts.ControlPlaneFor(t)
 }
 
 // xdsNode is the name that cmd/ratelimit gives itself to a control plane.
@@ -193,7 +188,7 @@ func parseRequest(t *testing.T, text string) *ratelimitv3.RateLimitRequest {
 // seconds within its unit becomes one second.
 func (c client) answer(t *testing.T, text string) *ratelimitv3.RateLimitResponse {
 	t.Helper()
-	answer, err := c.service.ShouldRateLimit(deadline(t), parseRequest(t, text))
+	answer, err := c.service.ShouldRateLimit(parts.Soon(t), parseRequest(t, text))
 	if err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}

@@ -3,6 +3,8 @@ package e2e
 import (
 	"fmt"
 	"testing"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 func tokenQuota(t *testing.T, s *stage) {
@@ -18,7 +20,7 @@ func tokenQuota(t *testing.T, s *stage) {
 		for n := range 4 {
 			got = append(got, s.get(t, "/token", client, year))
 			// Envoy charges when the stream is done, a moment after the client has its answer.
-			eventually(t, func() string {
+			parts.Eventually(t, func() string {
 				if tokens := s.stat(t, spent) - before; tokens != n+1 {
 					return fmt.Sprintf("after request %d: %d tokens are spent", n+1, tokens)
 				}
@@ -50,7 +52,7 @@ func multiserviceTokenQuota(t *testing.T, s *stage) {
 		for n := range 5 {
 			got = append(got, s.get(t, fmt.Sprintf("/model?cost=%d", cost), client, year))
 			var of1, of2 int
-			eventually(t, func() string {
+			parts.Eventually(t, func() string {
 				of1, of2 = s.stat(t, first)-ofFirst, s.stat(t, second)-ofSecond
 				if of1+of2 != cost*(n+1) {
 					return fmt.Sprintf("after request %d, %s: %d and %d tokens are spent", n+1, got[len(got)-1], of1, of2)

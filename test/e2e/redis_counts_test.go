@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // admitted asks n times of each sidecar, of several at once, for one hit of a key, and returns how
@@ -45,7 +47,7 @@ func (c client) probe(t *testing.T, key, value string) int {
 func (f *fleet) undisturbed(t *testing.T, do func(value string)) string {
 	t.Helper()
 	value := ""
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		value = fmt.Sprintf("fresh-%d", f.fresh.Add(1))
 		before := f.away(t)
 		do(value)
@@ -79,7 +81,7 @@ func (f *fleet) left(t *testing.T, want int, key, value string) {
 	t.Helper()
 	for i, c := range f.clients {
 		got := 0
-		eventually(t, func() string {
+		parts.Eventually(t, func() string {
 			before := f.away(t)
 			got = c.probe(t, key, value)
 			if f.away(t) > before {

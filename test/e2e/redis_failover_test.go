@@ -17,7 +17,7 @@ import (
 func awaitCopies(t *testing.T, primary *parts.Redis, replicas []*parts.Redis) {
 	t.Helper()
 	offset := func(r *parts.Redis, name string) int {
-		state, err := r.Info(deadline(t), "replication")
+		state, err := r.Info(parts.Soon(t), "replication")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -29,7 +29,7 @@ func awaitCopies(t *testing.T, primary *parts.Redis, replicas []*parts.Redis) {
 	}
 	done := offset(primary, "master_repl_offset")
 	for _, replica := range replicas {
-		eventually(t, func() string {
+		parts.Eventually(t, func() string {
 			if got := offset(replica, "slave_repl_offset"); got < done {
 				return fmt.Sprintf("%s has a copy up to %d of %d", replica.Address(), got, done)
 			}
@@ -40,21 +40,16 @@ func awaitCopies(t *testing.T, primary *parts.Redis, replicas []*parts.Redis) {
 
 func TestAFailoverBySentinelsCostsNoErrorAndNoCount(t *testing.T) {
 	t.Parallel()
-	binary := findRedis(t)
-	s, err := parts.StartSentinels(deadline(t), binary, t.TempDir(), parts.SentinelOptions{
+	s := startSentinels(t, parts.SentinelOptions{
 		Data: parts.RedisOptions{Password: "data"}, Username: "watcher", Password: "sentinel",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Kill)
 	f := startFleet(t, "redis-sentinel://:data@"+strings.Join(s.Addresses(), ",")+"/"+parts.SentinelName+
 		"?sentinel_username=watcher&sentinel_password=sentinel")
 	f.awaitState(t, "closed")
 	f.holds(t)
 	f.begin(t)
 	user := f.use(t, 12, "window", "bucket")
-	old, err := s.Primary(deadline(t))
+	old, err := s.Primary(parts.Soon(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +58,7 @@ func TestAFailoverBySentinelsCostsNoErrorAndNoCount(t *testing.T) {
 	before := f.opened(t)
 	old.Kill()
 	f.awaitOpened(t, before)
-	if _, err := s.AwaitNewPrimary(deadline(t), old); err != nil {
+	if _, err := s.AwaitNewPrimary(parts.Soon(t), old); err != nil {
 		t.Fatal(err)
 	}
 	f.awaitQuiet(t)
@@ -71,7 +66,7 @@ func TestAFailoverBySentinelsCostsNoErrorAndNoCount(t *testing.T) {
 	f.holds(t)
 
 	// The old one comes back empty and thinks that it is a primary until the Sentinels tell it.
-	if err := old.Restart(deadline(t)); err != nil {
+	if err := old.Restart(parts.Soon(t)); err != nil {
 		t.Fatal(err)
 	}
 	f.left(t, few-12, "bucket", user)
@@ -82,13 +77,8 @@ func TestAFailoverBySentinelsCostsNoErrorAndNoCount(t *testing.T) {
 // startCluster starts a cluster for the test.
 func startCluster(t *testing.T, options parts.RedisOptions) *parts.Cluster {
 	t.Helper()
-	binary := findRedis(t)
-	c, err := parts.StartCluster(deadline(t), binary, t.TempDir(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Kill)
-	return c
+	once(t)
+	return parts.ClusterFor(t, options)
 }
 
 // clusterURL is the --redis-url of a cluster, of which some nodes may be away.
@@ -101,7 +91,7 @@ func clusterURL(c *parts.Cluster) string {
 func slotOf(t *testing.T, c *parts.Cluster, prefix, key, value string) int {
 	t.Helper()
 	for _, node := range c.Nodes {
-		message, err := node.Do(deadline(t), "KEYS", prefix+"*"+key+"*"+value+"#*")
+		message, err := node.Do(parts.Soon(t), "KEYS", prefix+"*"+key+"*"+value+"#*")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +105,7 @@ func slotOf(t *testing.T, c *parts.Cluster, prefix, key, value string) int {
 		if len(names) == 0 {
 			continue
 		}
-		slot, err := c.Slot(deadline(t), names[0])
+		slot, err := c.Slot(parts.Soon(t), names[0])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +125,7 @@ func TestAPrimaryOfAClusterThatIsKilledCostsNoErrorAndNoCount(t *testing.T) {
 	traffic := f.begin(t)
 	user := f.use(t, 12, "window")
 	slot := slotOf(t, c, "weir:", "window", user)
-	old, err := c.PrimaryOf(deadline(t), slot)
+	old, err := c.PrimaryOf(parts.Soon(t), slot)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +138,7 @@ func TestAPrimaryOfAClusterThatIsKilledCostsNoErrorAndNoCount(t *testing.T) {
 	if f.away(t) == away {
 		t.Error("all charges were decided by Redis, of which a part was away")
 	}
-	if _, err := c.AwaitNewPrimary(deadline(t), slot, old); err != nil {
+	if _, err := c.AwaitNewPrimary(parts.Soon(t), slot, old); err != nil {
 		t.Fatal(err)
 	}
 	f.awaitQuiet(t)
@@ -156,7 +146,7 @@ func TestAPrimaryOfAClusterThatIsKilledCostsNoErrorAndNoCount(t *testing.T) {
 	for range 3 {
 		f.holds(t) // in other slots each time
 	}
-	if err := old.Restart(deadline(t)); err != nil {
+	if err := old.Restart(parts.Soon(t)); err != nil {
 		t.Fatal(err)
 	}
 	f.holds(t)
@@ -191,7 +181,7 @@ func TestASlotThatMovesUnderTrafficCostsNoErrorAndNoCount(t *testing.T) {
 				return outcome
 			})
 			moveSlot(t, c, slot, asking, 4, 20)
-			eventually(t, func() string {
+			parts.Eventually(t, func() string {
 				if asking.outcomes()["OVER_LIMIT"] < 10 {
 					return fmt.Sprintf("the limit is not reached: %v", asking.outcomes())
 				}
@@ -216,20 +206,20 @@ func TestASlotThatMovesUnderTrafficCostsNoErrorAndNoCount(t *testing.T) {
 func moveSlot(t *testing.T, c *parts.Cluster, slot int, asking *traffic, times, requests int) {
 	t.Helper()
 	for i := range times {
-		from, err := c.PrimaryOf(deadline(t), slot)
+		from, err := c.PrimaryOf(parts.Soon(t), slot)
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := c.BeginMigration(deadline(t), slot, c.Nodes[(slices.Index(c.Nodes, from)+1)%3])
+		m, err := c.BeginMigration(parts.Soon(t), slot, c.Nodes[(slices.Index(c.Nodes, from)+1)%3])
 		if err != nil {
 			t.Fatal(err)
 		}
 		asking.awaitMore(t, requests)
-		if _, err := m.Move(deadline(t), 150); err != nil {
+		if _, err := m.Move(parts.Soon(t), 150); err != nil {
 			t.Fatal(err)
 		}
 		asking.awaitMore(t, requests)
-		if err := m.Finish(deadline(t)); err != nil {
+		if err := m.Finish(parts.Soon(t)); err != nil {
 			t.Fatalf("migration %d: %v", i, err)
 		}
 		asking.awaitMore(t, requests)

@@ -30,7 +30,7 @@ func TestAKilledRedisCostsNoErrorAndWhenItIsBackItsCountsGoOn(t *testing.T) {
 		}
 	}
 
-	if err := r.Restart(deadline(t)); err != nil {
+	if err := r.Restart(parts.Soon(t)); err != nil {
 		t.Fatal(err)
 	}
 	f.awaitQuiet(t)
@@ -50,7 +50,7 @@ func TestAStoppedRedisCostsNoErrorAndWhenItGoesOnSoDoItsCounts(t *testing.T) {
 	traffic := f.begin(t)
 	user := f.use(t, 12, "window", "bucket")
 
-	if err := r.Pause(deadline(t)); err != nil {
+	if err := r.Pause(parts.Soon(t)); err != nil {
 		t.Fatal(err)
 	}
 	f.awaitState(t, "open")
@@ -72,7 +72,7 @@ func TestAStoppedRedisCostsNoErrorAndWhenItGoesOnSoDoItsCounts(t *testing.T) {
 	f.holds(t)
 
 	// A sidecar need not wait for a Redis that does not answer to end.
-	if err := r.Pause(deadline(t)); err != nil {
+	if err := r.Pause(parts.Soon(t)); err != nil {
 		t.Fatal(err)
 	}
 	f.awaitState(t, "open")
@@ -86,7 +86,7 @@ func TestWhatAStoppedRedisWasAskedIsChargedOnce(t *testing.T) {
 	f.awaitState(t, "closed")
 	f.begin(t)
 	user := f.use(t, 4, "window")
-	if err := r.Pause(deadline(t)); err != nil {
+	if err := r.Pause(parts.Soon(t)); err != nil {
 		t.Fatal(err)
 	}
 	// These requests are on their way to Redis, or wait behind such requests, and get their answer
@@ -116,7 +116,7 @@ func TestARedisThatComesBackEmptyCountsFromNothing(t *testing.T) {
 	before := f.opened(t)
 	r.Kill()
 	f.awaitOpened(t, before)
-	if err := r.Restart(deadline(t)); err != nil {
+	if err := r.Restart(parts.Soon(t)); err != nil {
 		t.Fatal(err)
 	}
 	f.awaitQuiet(t)
@@ -134,7 +134,7 @@ func TestScriptsFlushedUnderTrafficAreSentAgainAndNoCountIsWrong(t *testing.T) {
 
 	away := f.away(t)
 	flushing := newTraffic(t, 2, 10*time.Millisecond, func(context.Context, int) string {
-		if _, err := r.Do(deadline(t), "SCRIPT", "FLUSH"); err != nil {
+		if _, err := r.Do(parts.Soon(t), "SCRIPT", "FLUSH"); err != nil {
 			return err.Error()
 		}
 		return ""

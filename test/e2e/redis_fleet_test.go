@@ -59,20 +59,15 @@ type fleet struct {
 // startRedis starts a Redis of its own for the test.
 func startRedis(t *testing.T, options parts.RedisOptions) *parts.Redis {
 	t.Helper()
-	binary := findRedis(t)
-	r, err := parts.StartRedis(deadline(t), binary, t.TempDir(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(r.Kill)
-	return r
+	once(t)
+	return parts.RedisFor(t, options)
 }
 
-// findRedis returns the path of redis-server's binary, or skips the test.
-func findRedis(t *testing.T) string {
+// startSentinels starts a primary, replicas and Sentinels for the test.
+func startSentinels(t *testing.T, options parts.SentinelOptions) *parts.Sentinels {
 	t.Helper()
 	once(t)
-	return parts.NeedRedis(t, "../..")
+	return parts.SentinelsFor(t, options)
 }
 
 // urlOf is the --redis-url of a single Redis, or of a proxy before one.
@@ -155,7 +150,7 @@ func (f *fleet) finish(t *testing.T) {
 	t.Helper()
 	const slack = 15 // connections come and go
 	for i, s := range f.sidecars {
-		eventually(t, func() string {
+		parts.Eventually(t, func() string {
 			if now := s.metric(t, "go_goroutines"); now > f.goroutines[i]+slack {
 				return fmt.Sprintf("sidecar %d has %d goroutines, before all that it had %d", i, now, f.goroutines[i])
 			}
@@ -234,7 +229,7 @@ func (f *fleet) opened(t *testing.T) []int {
 func (f *fleet) awaitOpened(t *testing.T, before []int) {
 	t.Helper()
 	for i, s := range f.sidecars {
-		eventually(t, func() string {
+		parts.Eventually(t, func() string {
 			if s.metric(t, "weir_store_opened_total") <= before[i] {
 				return fmt.Sprintf("the breaker of sidecar %d has not opened", i)
 			}
@@ -247,7 +242,7 @@ func (f *fleet) awaitOpened(t *testing.T, before []int) {
 func (f *fleet) awaitState(t *testing.T, state string) {
 	t.Helper()
 	for i, s := range f.sidecars {
-		eventually(t, func() string {
+		parts.Eventually(t, func() string {
 			if s.metric(t, "weir_store_state", `state="`+state+`"`) != 1 {
 				return fmt.Sprintf("the breaker of sidecar %d is not %s; it says of Redis:\n%s", i, state, strings.Join(s.told(0), "\n"))
 			}
@@ -261,7 +256,7 @@ func (f *fleet) awaitState(t *testing.T, state string) {
 func (f *fleet) awaitQuiet(t *testing.T) {
 	t.Helper()
 	f.awaitState(t, "closed")
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		before := f.away(t)
 		f.traffic.awaitMore(t, 50)
 		if more := f.away(t) - before; more > 0 {

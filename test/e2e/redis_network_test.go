@@ -6,17 +6,6 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// startProxy starts a proxy in front of a Redis.
-func startProxy(t *testing.T, r *parts.Redis) *parts.Proxy {
-	t.Helper()
-	p, err := parts.StartProxy(r.Address())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Close)
-	return p
-}
-
 func TestANetworkThatFailsCostsNoErrorAndWhenItIsBackTheLimitsHold(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -34,7 +23,7 @@ func TestANetworkThatFailsCostsNoErrorAndWhenItIsBackTheLimitsHold(t *testing.T)
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			r := startRedis(t, parts.RedisOptions{})
-			p := startProxy(t, r)
+			p := parts.ProxyFor(t, r.Address())
 			f := startFleet(t, urlOf(p.Address()))
 			f.awaitState(t, "closed")
 			f.holds(t)
@@ -68,7 +57,7 @@ func TestANetworkThatFailsCostsNoErrorAndWhenItIsBackTheLimitsHold(t *testing.T)
 func TestConnectionsCutOnceAreMadeAnewWithoutAnError(t *testing.T) {
 	t.Parallel()
 	r := startRedis(t, parts.RedisOptions{})
-	p := startProxy(t, r)
+	p := parts.ProxyFor(t, r.Address())
 	f := startFleet(t, urlOf(p.Address()))
 	f.awaitState(t, "closed")
 	traffic := f.begin(t)

@@ -47,7 +47,7 @@ func TestWithoutRedisASidecarServesAtOnceSaysSoOnceAndSwitchesWhenRedisAppears(t
 		marks[i] = s.Mark()
 	}
 
-	if err := r.Restart(deadline(t)); err != nil {
+	if err := r.Restart(parts.Soon(t)); err != nil {
 		t.Fatal(err)
 	}
 	f.awaitQuiet(t)
@@ -94,7 +94,7 @@ func TestARedisThatRefusesIsNamedOnceAndServedWithout(t *testing.T) {
 			}
 			f.awaitState(t, "open")
 			var warnings []string
-			eventually(t, func() string { // once an attempt to connect has ended
+			parts.Eventually(t, func() string { // once an attempt to connect has ended
 				warnings = slices.DeleteFunc(s.told(0), func(line string) bool { return parts.ParseLog(line).Level == "INFO" })
 				if len(warnings) == 0 {
 					return "no warning yet"

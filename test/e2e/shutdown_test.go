@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // manyRules let everybody pass, and are counted.
@@ -23,7 +25,7 @@ descriptors:
 // member has no flags.
 func (e *envoy) healthFlags(t *testing.T) map[string][]string {
 	t.Helper()
-	body, err := e.Get(deadline(t), "/clusters?format=json")
+	body, err := e.Get(parts.Soon(t), "/clusters?format=json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +82,7 @@ func TestEnvoysHealthCheckSeesServingAndThenDraining(t *testing.T) {
 	direct := dial(t, s.GRPC)
 	go func() { asked <- askUntil(ctx, direct) }()
 	s.terminate(t)
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		if flags := e.healthFlags(t)[s.GRPC]; !slices.Contains(flags, "failed_active_health_check") {
 			return fmt.Sprintf("draining, what Envoy holds against the sidecar: %v", flags)
 		}

@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"context"
-	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -10,13 +8,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/weirproxy/weir/test/parts"
 )
-
-// within is how long a test waits for something that takes milliseconds on an idle machine.
-const within = 2 * time.Minute
 
 // A sidecar is a running sidecar and the rule file it serves.
 type sidecar struct {
@@ -30,7 +24,7 @@ type sidecar struct {
 func startSidecar(t *testing.T, rules string, args ...string) *sidecar {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "rules.yaml")
-	writeFile(t, file, rules)
+	parts.Write(t, file, rules)
 	return startSidecarOn(t, file, args...)
 }
 
@@ -40,7 +34,7 @@ func startSidecarOn(t *testing.T, path string, args ...string) *sidecar {
 	args = append([]string{
 		"--rules=" + path, "--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=127.0.0.1:0",
 	}, args...)
-	process, err := parts.StartSidecar(deadline(t), os.Getenv(sidecarVariable), args...)
+	process, err := parts.StartSidecar(parts.Soon(t), os.Getenv(sidecarVariable), args...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +82,7 @@ func (s *sidecar) terminate(t *testing.T) {
 // awaitExit waits for the end and wants exit code 0.
 func (s *sidecar) awaitExit(t *testing.T) {
 	t.Helper()
-	code, err := s.Wait(deadline(t))
+	code, err := s.Wait(parts.Soon(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +124,7 @@ func sum(t *testing.T, text, name string, labels ...string) int {
 // fetch returns the code and the text of a page.
 func fetch(t *testing.T, url string) (int, string) {
 	t.Helper()
-	answer, text, err := parts.Page(deadline(t), http.MethodGet, url, "")
+	answer, text, err := parts.Page(parts.Soon(t), http.MethodGet, url, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,39 +139,4 @@ func containsAll(s string, parts []string) bool {
 		}
 	}
 	return true
-}
-
-// deadline returns a context that ends with the test, or after `within`.
-func deadline(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeoutCause(t.Context(), within, fmt.Errorf("nothing within %s", within))
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// eventually polls until done returns "". After a long time eventually fails with the last text of
-// done. The interval grows, because a page of metrics costs milliseconds.
-func eventually(t *testing.T, done func() string) {
-	t.Helper()
-	ctx := deadline(t)
-	const longest = 100 * time.Millisecond
-	for interval := 5 * time.Millisecond; ; interval = min(2*interval, longest) {
-		missing := done()
-		if missing == "" {
-			return
-		}
-		select {
-		case <-time.After(interval):
-		case <-ctx.Done():
-			t.Fatalf("after %s: %s", within, missing)
-		}
-	}
-}
-
-// writeFile writes a file or ends the test.
-func writeFile(t *testing.T, path, content string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // soakRules let everybody pass but one user. The second number changes with each reload.
@@ -46,7 +48,6 @@ func TestASoakBehindEnvoyLosesNothingAndLeavesNothing(t *testing.T) {
 	for name, choose := range map[string]func(*testing.T) way{"tcp": plainWay, "unix": unixWay, "tls": tlsWay, "mtls": mutualWay} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			findEnvoy(t)
 			s := newSoak(t, choose(t))
 			before := s.settled(t)
 			e := startEnvoy(t, envoyConfig{
@@ -80,7 +81,7 @@ func newSoak(t *testing.T, w way) *soak {
 	if err := os.Mkdir(filepath.Dir(s.rules), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	writeFile(t, s.rules, fmt.Sprintf(soakRules, 1_000_000_000))
+	parts.Write(t, s.rules, fmt.Sprintf(soakRules, 1_000_000_000))
 	if w.unix || w.files != nil {
 		s.metrics = "http://" + w.start(t, s.rules, s.stays).HTTP + "/metrics"
 	} else {
@@ -102,7 +103,7 @@ func (s *soak) metric(t *testing.T, name string, labels ...string) int {
 func (s *soak) settled(t *testing.T) int {
 	t.Helper()
 	for first := range 7 {
-		if err := s.ask(deadline(t), first); err != nil {
+		if err := s.ask(parts.Soon(t), first); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -118,7 +119,7 @@ func (s *soak) ask(ctx context.Context, first int) error {
 // awaitIdle waits until the program that stays has no connection, and holds nothing for one.
 func (s *soak) awaitIdle(t *testing.T) {
 	t.Helper()
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		_, text := fetch(t, s.metrics)
 		connections, held := sum(t, text, "weir_connections", `server="grpc"`), sum(t, text, "weir_in_flight_bytes")
 		if streams := sum(t, text, "weir_in_flight_streams"); connections+streams+held != 0 {
@@ -179,7 +180,7 @@ func (s *soak) restart(t *testing.T, e *envoy) {
 	s.moving.terminate(t)
 	s.moving.awaitExit(t)
 	s.moving = s.way.start(t, s.rules, s.goes)
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		if n := e.stat(t, "cluster.rls.membership_healthy"); n != 2 {
 			return fmt.Sprintf("after restart %d: %d healthy programs", s.restarts+1, n)
 		}
@@ -195,11 +196,11 @@ func (s *soak) reload(t *testing.T) {
 	before, moving := s.metric(t, loads, `result="success"`), s.moving.metric(t, loads, `result="success"`)
 	s.reloads++
 	next := filepath.Join(filepath.Dir(s.rules), ".next")
-	writeFile(t, next, fmt.Sprintf(soakRules, 1_000_000_000+s.reloads))
+	parts.Write(t, next, fmt.Sprintf(soakRules, 1_000_000_000+s.reloads))
 	if err := os.Rename(next, s.rules); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		if s.metric(t, loads, `result="success"`) == before || s.moving.metric(t, loads, `result="success"`) == moving {
 			return fmt.Sprintf("reload %d does not come into force", s.reloads)
 		}
@@ -241,7 +242,7 @@ func (s *soak) wantNothingLeft(t *testing.T, before int) {
 	t.Helper()
 	s.awaitIdle(t)
 	const slack = 8 // goroutines of the page of metrics and of the Go runtime
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		if n := s.metric(t, "go_goroutines"); n > before+slack {
 			return fmt.Sprintf("%d goroutines without connections, %d before the soak", n, before)
 		}

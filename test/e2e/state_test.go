@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // stateRules have a limit of each kind of state. A year has no end within a test, but at New Year.
@@ -64,7 +66,7 @@ func TestCountsOutliveARestartUnderEnvoy(t *testing.T) {
 func awaitRateLimited(t *testing.T, e *envoy) {
 	t.Helper()
 	start := time.Now()
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		asked := e.rateLimitStats(t)["ok"]
 		e.codes(t, 1, "/", fmt.Sprint("x-user: probe", start.UnixNano()))
 		if e.rateLimitStats(t)["ok"] == asked {

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weirproxy/weir/internal/testing/certtest"
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // upstreamTLS is Envoy's transport socket for a sidecar that is called weir.
@@ -87,7 +88,7 @@ func TestEnvoyAsksWithACertificateAndSeesNothingOfARotation(t *testing.T) {
 				return
 			default:
 			}
-			a, err := e.try(deadline(t), "/", "x-user: alice")
+			a, err := e.try(parts.Soon(t), "/", "x-user: alice")
 			if err != nil {
 				a.code = -1
 			}
@@ -97,13 +98,13 @@ func TestEnvoyAsksWithACertificateAndSeesNothingOfARotation(t *testing.T) {
 	for range 2 {
 		mark := s.Mark()
 		files.ca.Issue(t, "weir").Write(t, files.dir)
-		if _, err := s.AwaitMessage(deadline(t), mark, "certificates loaded"); err != nil {
+		if _, err := s.AwaitMessage(parts.Soon(t), mark, "certificates loaded"); err != nil {
 			t.Error(err)
 		}
 	}
 	mark := s.Mark()
 	certtest.Write(t, files.path("tls.key"), []byte("bad"))
-	if _, err := s.AwaitMessage(deadline(t), mark, "certificates refused"); err != nil {
+	if _, err := s.AwaitMessage(parts.Soon(t), mark, "certificates refused"); err != nil {
 		t.Error(err)
 	}
 	close(enough)
@@ -139,13 +140,13 @@ func TestWhatTheSystemTrustsIsNoClient(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(deadline(t), request(1, "user", "x"))
+		_, err = ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(parts.Soon(t), request(1, "user", "x"))
 		_ = conn.Close()
 		if status.Code(err) != test.want {
 			t.Errorf("a client of %s authority: got %v, want %v", name, err, test.want)
 		}
 	}
-	line, err := s.AwaitMessage(deadline(t), 0, "TLS handshake failed")
+	line, err := s.AwaitMessage(parts.Soon(t), 0, "TLS handshake failed")
 	if err != nil || !strings.Contains(line, "certificate signed by unknown authority") {
 		t.Errorf("the log: got %s, %v", line, err)
 	}

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/weirproxy/weir/test/parts"
 )
 
 // traffic is requests that go on in the background while something else happens.
@@ -64,7 +66,7 @@ func (tr *traffic) outcomes() map[string]int {
 func (tr *traffic) awaitMore(t *testing.T, n int) {
 	t.Helper()
 	target := tr.count() + n
-	eventually(t, func() string {
+	parts.Eventually(t, func() string {
 		if got := tr.count(); got < target {
 			return fmt.Sprintf("%d of %d requests answered", got, target)
 		}

@@ -71,15 +71,7 @@ type liar struct {
 // newLiar starts a Redis and a liar before it, which end with the test.
 func newLiar(t *testing.T, lies ...lie) *liar {
 	t.Helper()
-	root, err := parts.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	redis, err := parts.StartRedis(t.Context(), parts.NeedRedis(t, root), t.TempDir(), parts.RedisOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(redis.Kill)
+	redis := parts.RedisFor(t, parts.RedisOptions{})
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

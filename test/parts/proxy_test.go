@@ -35,12 +35,7 @@ func startProxy(t *testing.T) *Proxy {
 			}()
 		}
 	}()
-	p, err := StartProxy(listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Close)
-	return p
+	return ProxyFor(t, listener.Addr().String())
 }
 
 // connect opens a connection through the proxy.
@@ -169,12 +164,8 @@ func TestHalfOpenConnectionsTakeDataAndNeverAnswer(t *testing.T) {
 }
 
 func TestAProxyStandsInFrontOfRedis(t *testing.T) {
-	r := startOne(t, RedisOptions{})
-	p, err := StartProxy(r.Address())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Close)
+	r := RedisFor(t, RedisOptions{})
+	p := ProxyFor(t, r.Address())
 	option := r.ClientOption()
 	option.InitAddress, option.Dialer.Timeout, option.PipelineMultiplex = []string{p.Address()}, 30*time.Second, -1 // one connection
 	client, err := rueidis.NewClient(option)
@@ -187,7 +178,7 @@ func TestAProxyStandsInFrontOfRedis(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() { answered <- client.Do(ctx, client.B().Incr().Key("key").Build()).Error() }()
-	if err := poll(soon(t), "Redis to do what was asked while answers vanish", func() error {
+	if err := poll(Soon(t), "Redis to do what was asked while answers vanish", func() error {
 		if got := do(t, r, "GET", "key"); got != "1" {
 			return errors.New("key is " + got)
 		}
@@ -202,24 +193,15 @@ func TestAProxyStandsInFrontOfRedis(t *testing.T) {
 	}
 	cancel()
 	p.Clear()
-	if err := poll(soon(t), "a new connection", func() error {
-		return client.Do(soon(t), client.B().Ping().Build()).Error()
+	if err := poll(Soon(t), "a new connection", func() error {
+		return client.Do(Soon(t), client.B().Ping().Build()).Error()
 	}); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestAProxyResetsAClientWhenNobodyIsUpstream(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = listener.Close()
-	p, err := StartProxy(listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Close)
+	p := ProxyFor(t, Nowhere(t))
 	conn, err := net.Dial("tcp", p.Address())
 	if err == nil { // else the reset came at once
 		t.Cleanup(func() { _ = conn.Close() })
@@ -236,12 +218,7 @@ func TestAServerThatClosesMeansAResetForTheClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = listener.Close() })
-	p, err := StartProxy(listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Close)
-	client := connect(t, p)
+	client := connect(t, ProxyFor(t, listener.Addr().String()))
 	server, err := listener.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -255,11 +232,7 @@ func TestAServerThatClosesMeansAResetForTheClient(t *testing.T) {
 // A child holds a copy of all open files until the child runs its program, so the old listener may
 // outlive Down.
 func TestAProxyComesUpAgainWhileProgramsStart(t *testing.T) {
-	p, err := StartProxy("127.0.0.1:1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Close)
+	p := ProxyFor(t, "127.0.0.1:1")
 	var starting sync.WaitGroup
 	defer starting.Wait()
 	for range 4 {

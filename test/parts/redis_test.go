@@ -10,35 +10,10 @@ import (
 	"time"
 )
 
-// soon is how long anything real may take on a busy machine.
-func soon(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// startOne starts a Redis that the test's end kills.
-func startOne(t *testing.T, options RedisOptions) *Redis {
-	t.Helper()
-	binary := NeedRedis(t, "../..")
-	r, err := StartRedis(soon(t), binary, t.TempDir(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		r.Kill()
-		if t.Failed() {
-			t.Logf("Redis's last lines:\n%s", r.Tail(30))
-		}
-	})
-	return r
-}
-
 // do sends a command and returns the answer as text.
 func do(t *testing.T, r *Redis, args ...string) string {
 	t.Helper()
-	message, err := r.Do(soon(t), args...)
+	message, err := r.Do(Soon(t), args...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,14 +35,14 @@ func do(t *testing.T, r *Redis, args ...string) string {
 }
 
 func TestARedisAnswersOverTCPAndItsSocket(t *testing.T) {
-	r := startOne(t, RedisOptions{})
+	r := RedisFor(t, RedisOptions{})
 	if got := do(t, r, "SET", "key", "value"); got != "OK" {
 		t.Errorf("set: got %q, want OK", got)
 	}
 	if got := do(t, r, "GET", "nothing"); got != "(nil)" {
 		t.Errorf("get of nothing: got %q, want nil", got)
 	}
-	if _, err := r.Do(soon(t), "LPUSH", "key", "x"); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+	if _, err := r.Do(Soon(t), "LPUSH", "key", "x"); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
 		t.Errorf("an error of Redis: got %v, want WRONGTYPE", err)
 	}
 	conn, err := net.Dial("unix", r.Socket())
@@ -83,7 +58,7 @@ func TestARedisAnswersOverTCPAndItsSocket(t *testing.T) {
 	if got, want := string(buffer[:n]), "$5\r\nvalue\r\n"; err != nil || got != want {
 		t.Errorf("over the socket: got %q, %v; want %q", got, err, want)
 	}
-	if err := r.Stop(soon(t)); err != nil {
+	if err := r.Stop(Soon(t)); err != nil {
 		t.Error(err)
 	}
 	if r.Running() {
@@ -92,14 +67,14 @@ func TestARedisAnswersOverTCPAndItsSocket(t *testing.T) {
 }
 
 func TestARedisRestartsEmptyOnTheSamePort(t *testing.T) {
-	r := startOne(t, RedisOptions{})
+	r := RedisFor(t, RedisOptions{})
 	before := r.Address()
 	do(t, r, "SET", "key", "value")
 	r.Kill()
-	if _, err := r.Do(soon(t), "PING"); err == nil {
+	if _, err := r.Do(Soon(t), "PING"); err == nil {
 		t.Error("it answers after Kill")
 	}
-	if err := r.Restart(soon(t)); err != nil {
+	if err := r.Restart(Soon(t)); err != nil {
 		t.Fatal(err)
 	}
 	if got := r.Address(); got != before {
@@ -111,8 +86,8 @@ func TestARedisRestartsEmptyOnTheSamePort(t *testing.T) {
 }
 
 func TestAPausedRedisAnswersNobodyUntilItContinues(t *testing.T) {
-	r := startOne(t, RedisOptions{})
-	if err := r.Pause(soon(t)); err != nil {
+	r := RedisFor(t, RedisOptions{})
+	if err := r.Pause(Soon(t)); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -129,10 +104,10 @@ func TestAPausedRedisAnswersNobodyUntilItContinues(t *testing.T) {
 	if got := do(t, r, "PING"); got != "PONG" {
 		t.Errorf("after it went on: got %q, want PONG", got)
 	}
-	if err := r.Pause(soon(t)); err != nil {
+	if err := r.Pause(Soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Stop(soon(t)); err != nil {
+	if err := r.Stop(Soon(t)); err != nil {
 		t.Errorf("stopping a paused one: %v", err)
 	}
 }
@@ -147,7 +122,7 @@ func TestFindRedisSaysInOneLineWhatIsMissing(t *testing.T) {
 		"/bin/sh":               "REDIS_SERVER=/bin/sh is not a redis-server of 6.2 or newer",
 	} {
 		t.Setenv("REDIS_SERVER", path)
-		_, err := FindRedis(soon(t), root)
+		_, err := FindRedis(Soon(t), root)
 		if !errors.Is(err, ErrNoRedis) || !strings.HasPrefix(err.Error(), "no Redis: "+want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("got %v, want ErrNoRedis: %s", err, want)
 		}

@@ -45,7 +45,7 @@ func said(d document) []string {
 func TestSettingsOfTheDocumentsExist(t *testing.T) {
 	help := ""
 	for _, command := range []string{"serve", "check", "match", "reset", "holds", "top", "watch", "log-level", "grant", "grants", "revoke", "test", "record", "simulate", "suggest", "replay", "version"} {
-		out, err := exec.CommandContext(deadline(t), os.Getenv(sidecarVariable), command, "--help").CombinedOutput()
+		out, err := exec.CommandContext(parts.Soon(t), os.Getenv(sidecarVariable), command, "--help").CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s --help: %v", command, err)
 		}
@@ -76,21 +76,21 @@ func TestMetricsOfTheDocumentsExistAndAllOfThemAreInOne(t *testing.T) {
 	if err := os.WriteFile(rules, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	sidecar, err := parts.StartSidecar(deadline(t), os.Getenv(sidecarVariable), "--rules="+rules, "--http-json-allow=refund", "--state-dir="+t.TempDir(), "--record="+t.TempDir(),
+	sidecar, err := parts.StartSidecar(parts.Soon(t), os.Getenv(sidecarVariable), "--rules="+rules, "--http-json-allow=refund", "--state-dir="+t.TempDir(), "--record="+t.TempDir(),
 		"--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(sidecar.Kill)
 	// The metrics of a remote store are there even without the store.
-	remote, err := parts.StartSidecar(deadline(t), os.Getenv(sidecarVariable), "--rules="+rules, "--store=redis",
+	remote, err := parts.StartSidecar(parts.Soon(t), os.Getenv(sidecarVariable), "--rules="+rules, "--store=redis",
 		"--redis-url=unix://"+filepath.Join(t.TempDir(), "none.sock"), "--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(remote.Kill)
 	// The metrics of an xDS server are there too.
-	fed, err := parts.StartSidecar(deadline(t), os.Getenv(sidecarVariable), "--rules="+rules, "--xds-address=127.0.0.1:1",
+	fed, err := parts.StartSidecar(parts.Soon(t), os.Getenv(sidecarVariable), "--rules="+rules, "--xds-address=127.0.0.1:1",
 		"--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=")
 	if err != nil {
 		t.Fatal(err)
@@ -135,7 +135,7 @@ func TestMetricsOfTheDocumentsExistAndAllOfThemAreInOne(t *testing.T) {
 // fetch returns the body of a page.
 func fetch(t *testing.T, method, url, body string) string {
 	t.Helper()
-	answer, page, err := parts.Page(deadline(t), method, url, body)
+	answer, page, err := parts.Page(parts.Soon(t), method, url, body)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func (s *stage) redis(t *testing.T, command string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := parts.StartRedis(deadline(t), binary, workspace, parts.RedisOptions{Config: lines})
+	server, err := parts.StartRedis(parts.Soon(t), binary, workspace, parts.RedisOptions{Config: lines})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func startTopology(t *testing.T, name, dir string) topology {
 	t.Helper()
 	binary := parts.NeedRedis(t, repository)
 	single := func(o parts.RedisOptions) topology {
-		r, err := parts.StartRedis(deadline(t), binary, dir, o)
+		r, err := parts.StartRedis(parts.Soon(t), binary, dir, o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,19 +87,19 @@ func startTopology(t *testing.T, name, dir string) topology {
 		}
 		return single(parts.RedisOptions{TLS: certificates})
 	case "sentinel":
-		s, err := parts.StartSentinels(deadline(t), binary, dir, parts.SentinelOptions{})
+		s, err := parts.StartSentinels(parts.Soon(t), binary, dir, parts.SentinelOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(s.Kill)
 		return topology{hosts: addresses(s.Sentinels), nodes: s.Data, sentinels: s.Sentinels}
 	case "cluster":
-		c, err := parts.StartCluster(deadline(t), binary, dir, parts.RedisOptions{})
+		c, err := parts.StartCluster(parts.Soon(t), binary, dir, parts.RedisOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(c.Kill)
-		if err := c.DisableFailover(deadline(t)); err != nil {
+		if err := c.DisableFailover(parts.Soon(t)); err != nil {
 			t.Fatal(err)
 		}
 		return topology{hosts: c.Addresses(), nodes: c.Nodes}
@@ -122,7 +122,7 @@ func allow(t *testing.T, nodes []*parts.Redis, acl string) {
 	t.Helper()
 	command := append([]string{"ACL", "SETUSER"}, strings.Fields(acl)[1:]...) // without "user"
 	for _, r := range nodes {
-		if _, err := r.Do(deadline(t), command...); err != nil {
+		if _, err := r.Do(parts.Soon(t), command...); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -132,7 +132,7 @@ func allow(t *testing.T, nodes []*parts.Redis, acl string) {
 func checkNothingWasRefused(t *testing.T, nodes []*parts.Redis) {
 	t.Helper()
 	for _, r := range nodes {
-		message, err := r.Do(deadline(t), "ACL", "LOG")
+		message, err := r.Do(parts.Soon(t), "ACL", "LOG")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -227,12 +227,12 @@ func connect(t *testing.T, b block) {
 	}
 	command = strings.ReplaceAll(command, namedSocket, at.socket)
 	args := append(serveArgs(t, command), "--redis-timeout=1s", "--http-json-allow=refund", "--grpc-address=", "--http-address=127.0.0.1:0", "--admin-address=")
-	sidecar, err := parts.StartSidecar(deadline(t), os.Getenv(sidecarVariable), args...)
+	sidecar, err := parts.StartSidecar(parts.Soon(t), os.Getenv(sidecarVariable), args...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(sidecar.Kill)
-	if err := sidecar.AwaitStore(deadline(t)); err != nil {
+	if err := sidecar.AwaitStore(parts.Soon(t)); err != nil {
 		t.Fatal(err)
 	}
 
@@ -264,7 +264,7 @@ func connect(t *testing.T, b block) {
 // post sends a body and returns the code of the answer.
 func post(t *testing.T, url, body string) int {
 	t.Helper()
-	answer, _, err := parts.Page(deadline(t), http.MethodPost, url, body)
+	answer, _, err := parts.Page(parts.Soon(t), http.MethodPost, url, body)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,13 +11,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/weirproxy/weir/test/parts"
 )
-
-// within is how long a program has to start, or a command to end.
-const within = time.Minute
 
 // sidecarVariable is the environment variable that names the sidecar binary under test.
 const sidecarVariable = "SIDECAR"
@@ -205,14 +201,6 @@ func (s *stage) documented(output string) string {
 	return output
 }
 
-// deadline returns a context that ends when the test has waited long enough.
-func deadline(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeoutCause(t.Context(), within, fmt.Errorf("not within %s", within))
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // serve starts the sidecar with arguments of serve until the test ends, on ports that are free.
 func (s *stage) serve(t *testing.T, args []string) {
 	t.Helper()
@@ -230,7 +218,7 @@ func (s *stage) serve(t *testing.T, args []string) {
 		args = append(args, "--redis-timeout=10s") // a busy machine must not look like a fault
 	}
 	args = append([]string{"--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=127.0.0.1:0"}, args...)
-	sidecar, err := parts.StartSidecar(deadline(t), os.Getenv(sidecarVariable), args...)
+	sidecar, err := parts.StartSidecar(parts.Soon(t), os.Getenv(sidecarVariable), args...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +234,7 @@ func (s *stage) serve(t *testing.T, args []string) {
 		s.add(t, ports["--admin-address"], sidecar.Admin)
 	}
 	if remote {
-		if err := sidecar.AwaitStore(deadline(t)); err != nil {
+		if err := sidecar.AwaitStore(parts.Soon(t)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -257,7 +245,7 @@ func (s *stage) serve(t *testing.T, args []string) {
 func serveArgs(t *testing.T, command string) []string {
 	t.Helper()
 	if target, found := strings.CutPrefix(command, "make "); found {
-		out, err := exec.CommandContext(deadline(t), "make", "--no-print-directory", "-n", strings.TrimSpace(target)).Output()
+		out, err := exec.CommandContext(parts.Soon(t), "make", "--no-print-directory", "-n", strings.TrimSpace(target)).Output()
 		if err != nil {
 			t.Fatalf("make -n %s: %v", target, err)
 		}
@@ -295,12 +283,7 @@ func (s *stage) demo(t *testing.T, command string) {
 		example = filepath.Join(example, strings.Trim(strings.Fields(name)[0], `'"`))
 	}
 	s.serve(t, []string{"--rules=" + filepath.Join(example, "rules")})
-	backend, err := parts.StartBackend("127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = backend.Close() })
-	s.add(t, "18080", backend.Address())
+	s.add(t, "18080", parts.BackendFor(t).Address())
 
 	text := readFile(t, filepath.Join(example, "envoy.yaml"))
 	for _, p := range s.ports {
@@ -321,12 +304,12 @@ func (s *stage) demo(t *testing.T, command string) {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	envoy, err := parts.StartEnvoy(deadline(t), binary, config, dir)
+	envoy, err := parts.StartEnvoy(parts.Soon(t), binary, config, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(envoy.Kill)
-	address, err := envoy.Listener(deadline(t), "ingress")
+	address, err := envoy.Listener(parts.Soon(t), "ingress")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -338,7 +321,7 @@ func (s *stage) demo(t *testing.T, command string) {
 // together, and its exit code.
 func (s *stage) run(t *testing.T, command string) (output string, code int) {
 	t.Helper()
-	shell := exec.CommandContext(deadline(t), "bash", "-c", s.actual(command))
+	shell := exec.CommandContext(parts.Soon(t), "bash", "-c", s.actual(command))
 	out, err := shell.CombinedOutput()
 	exit := new(exec.ExitError)
 	if err != nil && !errors.As(err, &exit) {

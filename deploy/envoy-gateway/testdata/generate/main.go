@@ -149,18 +149,7 @@ func translate(settings *egv1a1.EnvoyGateway, path string) (rules, xds []any, er
 	if err != nil {
 		return nil, nil, err
 	}
-	// What is in a cluster besides.
-	resources.Secrets = append(resources.Secrets, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "envoy"}})
-	resources.Services = append(resources.Services, &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "envoy-ratelimit"},
-		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 8081, Protocol: corev1.ProtocolTCP}}},
-	})
-	resources.EndpointSlices = append(resources.EndpointSlices, &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: namespace, Name: "envoy-ratelimit-1", Labels: map[string]string{"kubernetes.io/service-name": "envoy-ratelimit"}},
-		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8081)), Protocol: new(corev1.ProtocolTCP)}},
-		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
-	})
+	addService(resources)
 	quiet := logging.DefaultLogger(io.Discard, egv1a1.LogLevelInfo)
 	result, err := (&gatewayapi.Translator{
 		GatewayControllerName:   string(resources.GatewayClass.Spec.ControllerName),
@@ -192,28 +181,51 @@ func translate(settings *egv1a1.EnvoyGateway, path string) (rules, xds []any, er
 		}
 	}
 	slices.SortFunc(rules, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+	xds, err = toldEnvoy(settings, gateway, quiet)
+	return rules, xds, err
+}
 
+// addService adds the objects of the rate limit service, which a cluster has besides.
+func addService(resources *resource.Resources) {
+	const name = "envoy-ratelimit"
+	labels := map[string]string{"kubernetes.io/service-name": name}
+	resources.Secrets = append(resources.Secrets, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "envoy"}})
+	resources.Services = append(resources.Services, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "http", Port: 8081, Protocol: corev1.ProtocolTCP}}},
+	})
+	resources.EndpointSlices = append(resources.EndpointSlices, &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: namespace, Name: name + "-1", Labels: labels},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: new("http"), Port: new(int32(8081)), Protocol: new(corev1.ProtocolTCP)}},
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)}}},
+	})
+}
+
+// toldEnvoy returns the listener, the route and the cluster of the rate limit service.
+func toldEnvoy(settings *egv1a1.EnvoyGateway, gateway *ir.Xds, logger logging.Logger) (xds []any, err error) {
 	timeout, err := time.ParseDuration(string(*settings.RateLimit.Timeout))
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	made, err := (&translator.Translator{
 		ControllerNamespace: namespace,
 		GlobalRateLimit: &translator.GlobalRateLimitSettings{
 			ServiceURL: ratelimit.GetServiceURL(namespace, "cluster.local"), FailClosed: settings.RateLimit.FailClosed, Timeout: timeout,
 		},
-		Logger: quiet,
+		Logger: logger,
 	}).Translate(context.Background(), gateway)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	wanted := map[string]string{resourcev3.ListenerType: "default/eg/http", resourcev3.RouteType: "default/eg/http", resourcev3.ClusterType: "ratelimit_cluster"}
-	for _, kind := range []string{resourcev3.ListenerType, resourcev3.RouteType, resourcev3.ClusterType} {
-		for _, m := range made.XdsResources[kind] {
-			if named, ok := m.(interface{ GetName() string }); ok && named.GetName() == wanted[kind] {
+	for _, wanted := range [][2]string{
+		{resourcev3.ListenerType, "default/eg/http"}, {resourcev3.RouteType, "default/eg/http"}, {resourcev3.ClusterType, "ratelimit_cluster"},
+	} {
+		for _, m := range made.XdsResources[wanted[0]] {
+			if named, ok := m.(interface{ GetName() string }); ok && named.GetName() == wanted[1] {
 				xds = append(xds, m)
 			}
 		}
 	}
-	return rules, xds, nil
+	return xds, nil
 }

@@ -117,7 +117,8 @@ func (k *Keeper) loadLocked(ctx context.Context) {
 	case err == nil:
 		k.count(func(s *Stats) { s.Loaded = loaded.Keys })
 		logger.LogAttrs(ctx, slog.LevelInfo, "counts loaded",
-			slog.Int("keys", loaded.Keys), slog.Int("idle", loaded.Idle), slog.Int("without_room", loaded.NoRoom), slog.Int("holders", loaded.Holders),
+			slog.Int("keys", loaded.Keys), slog.Int("idle", loaded.Idle), slog.Int("without_room", loaded.NoRoom),
+			slog.Int("holders", loaded.Holders),
 			slog.Time("saved", loaded.Time), slog.String("took", time.Since(start).String()))
 	case errors.Is(err, fs.ErrNotExist):
 		logger.LogAttrs(ctx, slog.LevelInfo, "there are no saved counts", slog.String("file", k.path()))

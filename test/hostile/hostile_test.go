@@ -44,8 +44,8 @@ func attacks() []attack {
 		adminAttacks(), socketAttacks(), redisAttacks(), togetherAttacks())
 }
 
-// chosen returns the attacks to run: with -short only attacks whose outcome depends on the server of
-// Envoy's calls, as `make e2e` runs the suite again over another one.
+// chosen returns the attacks to run: with -short only attacks whose outcome depends on the server
+// of Envoy's calls, as `make e2e` runs the suite again over another one.
 func chosen() []attack {
 	if testing.Short() {
 		return slices.Concat(messageAttacks(), headerAttacks(), floodAttacks(), slowAttacks(), connectionAttacks())

@@ -45,8 +45,8 @@ func (m Keys) Take(charges []store.Charge, now algorithms.Instant) Answer {
 	return m.TakeWith(charges, now, func(_ Name, _ Key, d algorithms.Decision) algorithms.Decision { return d })
 }
 
-// TakeWith is Take by a store that may decide otherwise. Before the verdict, decide gets each key as
-// its charge leaves it, and the decision of the charge.
+// TakeWith is Take by a store that may decide otherwise. Before the verdict, decide gets each key
+// as its charge leaves it, and the decision of the charge.
 func (m Keys) TakeWith(
 	charges []store.Charge, now algorithms.Instant, decide func(Name, Key, algorithms.Decision) algorithms.Decision,
 ) Answer {

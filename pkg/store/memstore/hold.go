@@ -179,7 +179,9 @@ func (s *Store) endLocked(sh *shard, key digest, c *store.Charge, d *algorithms.
 
 // endSlotsLocked is the part of endLocked for a key of concurrency. The view then shows the key
 // afterwards.
-func (s *Store) endSlotsLocked(v *view, n uint32, c *store.Charge, e algorithms.Effect, next algorithms.Hold, now algorithms.Instant, r *room) {
+func (s *Store) endSlotsLocked(
+	v *view, n uint32, c *store.Charge, e algorithms.Effect, next algorithms.Hold, now algorithms.Instant, r *room,
+) {
 	sh := v.shard
 	switch {
 	case e.Hits < 0:

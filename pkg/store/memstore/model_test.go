@@ -67,7 +67,8 @@ func (m *forgetful) transaction(charges []store.Charge, now algorithms.Instant, 
 	return a
 }
 
-// wait returns how long a key is denied for hits, under its last limit. 0: the key may be forgotten.
+// wait returns how long a key is denied for hits, under its last limit. 0: the key may be
+// forgotten.
 func wait(k model.Key, hits uint64, now algorithms.Instant) time.Duration {
 	if k.Limit.Requests == 0 {
 		return 0

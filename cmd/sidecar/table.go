@@ -318,7 +318,7 @@ func boundSettings(c *config) []setting {
 		{
 			"max-bytes-in-flight", decimal(server.DefaultMaxBytesInFlight), settings.Number(
 				&c.Server.MaxBytesInFlight, 1<<20, math.MaxInt),
-			"memory of all gRPC requests under way, in bytes, about 4000 for each that waits for the store; " +
+			"memory of all gRPC requests under way, in bytes: about 4000 for each that waits; " +
 				"beyond it Weir refuses requests and ends connections",
 		},
 		{

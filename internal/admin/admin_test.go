@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -35,7 +36,7 @@ type fixture struct {
 	registry *prometheus.Registry
 	logger   *slog.Logger
 	logs     *logtest.Log
-	loads    *adminv1.RulesPage // as a reloader would report
+	loads    atomic.Pointer[adminv1.RulesPage] // as a reloader would report
 	client   ratelimitv3.RateLimitServiceClient
 }
 
@@ -58,7 +59,8 @@ func start(tb testing.TB, rules string, change func(*Options)) *fixture {
 // startOn serves rules, "" for none, from a store.
 func startOn(tb testing.TB, s store.Store, rules string, change func(*Options)) *fixture {
 	tb.Helper()
-	f := &fixture{registry: prometheus.NewRegistry(), logs: new(logtest.Log), loads: new(adminv1.RulesPage)}
+	f := &fixture{registry: prometheus.NewRegistry(), logs: new(logtest.Log)}
+	f.loads.Store(new(adminv1.RulesPage))
 	var err error
 	if f.limiter, err = limiter.New(s, limiter.Options{TopKeys: 10}); err != nil {
 		tb.Fatal(err)
@@ -73,7 +75,7 @@ func startOn(tb testing.TB, s store.Store, rules string, change func(*Options)) 
 	tb.Cleanup(f.server.Close)
 	o := Options{
 		Limiter: f.limiter, Registry: f.registry, Logger: f.logger, Service: f.server, Reflection: true,
-		Loads: func() *adminv1.RulesPage { return proto.CloneOf(f.loads) },
+		Loads: func() *adminv1.RulesPage { return proto.CloneOf(f.loads.Load()) },
 	}
 	if change != nil {
 		change(&o)
@@ -89,16 +91,19 @@ func startOn(tb testing.TB, s store.Store, rules string, change func(*Options)) 
 // setRules puts rules in force, as a reloader does.
 func (f *fixture) setRules(rules *descriptors.Rules, warnings ...string) {
 	f.limiter.SetRules(rules)
-	f.loads = &adminv1.RulesPage{
+	before := f.loads.Load()
+	f.loads.Store(&adminv1.RulesPage{
 		Hash: rules.Hash(), LoadedAt: timestamppb.Now(), AttemptedAt: timestamppb.Now(), Warnings: warnings,
-		Loads: f.loads.GetLoads() + 1, Refusals: f.loads.GetRefusals(),
-	}
+		Loads: before.GetLoads() + 1, Refusals: before.GetRefusals(),
+	})
 }
 
 // refuse records a refused load, as a reloader does.
 func (f *fixture) refuse(mistake string) {
-	f.loads.AttemptedAt, f.loads.Errors = timestamppb.Now(), []string{mistake}
-	f.loads.Refusals++
+	loads := proto.CloneOf(f.loads.Load())
+	loads.AttemptedAt, loads.Errors = timestamppb.Now(), []string{mistake}
+	loads.Refusals++
+	f.loads.Store(loads)
 }
 
 // dial serves and connects to the server, through memory.

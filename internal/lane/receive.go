@@ -9,10 +9,9 @@ import (
 // usual requests are of that size.
 const fullOutput = 64 << 10
 
-// Receive takes the next bytes from the client, which may be cut anywhere. Receive stops at the
-// frame at which the output has more than 64 KiB, as a request of 20 bytes may get a refusal of 14
-// KB. The caller writes the output, and goes on with the rest. Bytes of an incomplete frame are
-// copied.
+// Receive takes the next bytes from the client, which may be cut anywhere. Receive stops when the
+// output has more than 64 KiB: a request of 20 bytes may get a refusal of 14 KB. The caller writes
+// the output, and goes on with the rest. Bytes of an incomplete frame are copied.
 //
 // An error ends the connection: the caller writes the output, closes the socket, and calls Close.
 // The error is a *ConnError or ErrNotHTTP2.

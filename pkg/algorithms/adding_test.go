@@ -50,7 +50,7 @@ func TestAddingAnAlgorithmTakesOneGoFileOneLuaFileAndOneCase(t *testing.T) {
 	}
 
 	cmd := exec.CommandContext(t.Context(), "go", "test", "-overlay", replaced, "-short", "-count=1", "-vet=off", "-v",
-		"-run", "KeepsTheContract$|AreDecidedAsByMemstore$", "./pkg/store/memstore", "./pkg/store/redisstore")
+		"-run", "KeepsTheContract$|AreDecidedAsByTheModel$", "./pkg/store/memstore", "./pkg/store/redisstore")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "REDIS_SERVER="+redisServer(t, root))
 	out, err := cmd.CombinedOutput()
@@ -60,8 +60,8 @@ func TestAddingAnAlgorithmTakesOneGoFileOneLuaFileAndOneCase(t *testing.T) {
 	if want := "--- PASS: TestMemstoreKeepsTheContract"; !strings.Contains(string(out), want) {
 		t.Errorf("no %q in\n%s", want, out)
 	}
-	if want := "--- PASS: TestRandomTransactionsAreDecidedAsByMemstore"; !strings.Contains(string(out), want) &&
-		!strings.Contains(string(out), "--- SKIP: TestRandomTransactionsAreDecidedAsByMemstore") {
+	if want := "--- PASS: TestRandomTransactionsAreDecidedAsByTheModel"; !strings.Contains(string(out), want) &&
+		!strings.Contains(string(out), "--- SKIP: TestRandomTransactionsAreDecidedAsByTheModel") {
 		t.Errorf("no %q in\n%s", want, out)
 	}
 }

@@ -1,8 +1,8 @@
 // Package limiter is the heart of Weir. A [Limiter] is rules and a store. [Limiter.Check] decides a
-// request: it matches descriptors to rules, turns the rules into the charges of one transaction,
-// lets the store decide, and returns one verdict. Overrides, replaced rules, shadow and quota mode,
-// and several limits of a rule are decided here. The package is also the API for programs that
-// embed Weir, in plain Go types: [Limiter.Allow] is the short way.
+// request: Check matches descriptors to rules, and turns the rules into the charges of one
+// transaction. The store decides them, and Check returns one verdict. Overrides, replaced rules,
+// shadow and quota mode, and several limits of a rule are decided here. The package is also the API
+// for programs that embed Weir, in plain Go types: [Limiter.Allow] is the short way.
 //
 // Package descriptors decodes rules, and a store keeps states and time.
 package limiter

@@ -66,7 +66,7 @@ func (k Key) Log() *algorithms.Log {
 	return log
 }
 
-// Join returns the key of a store without room: after the last charge the two newest entries of the
+// Join returns the key of a store without room. After the last charge the two newest entries of the
 // log are one, at the later instant.
 func (k Key) Join() Key {
 	k.taken = slices.Clone(k.taken)

@@ -16,6 +16,7 @@ import (
 type clocks struct {
 	started time.Time
 	ahead   []atomic.Int64 // microseconds plus 1; 0: not known
+	taught  []atomic.Int64 // the same index: when the call began that taught the lead, in microseconds since started
 	latest  atomic.Int64   // of ahead
 	logged  loglimit.Limiter
 }
@@ -35,12 +36,13 @@ const (
 )
 
 func newClocks(n int) *clocks {
-	return &clocks{started: time.Now(), ahead: make([]atomic.Int64, n)}
+	return &clocks{started: time.Now(), ahead: make([]atomic.Int64, n), taught: make([]atomic.Int64, n)}
 }
 
 // learn notes that a server's clock showed us microseconds at some time from begun to now. learn
 // returns how far the clock has jumped since the last answer: ahead, or back if negative. 0: the
-// two round trips may explain the difference.
+// two round trips may explain the difference. A call that began before the one that taught the lead
+// teaches only a step ahead: its answer may have waited longer.
 func (c *clocks) learn(slot uint16, us int64, begun, now time.Time) (step time.Duration) {
 	most, least := us-begun.Sub(c.started).Microseconds(), us-now.Sub(c.started).Microseconds() // bounds of the lead
 	old := c.ahead[slot].Load() - 1
@@ -48,12 +50,13 @@ func (c *clocks) learn(slot uint16, us int64, begun, now time.Time) (step time.D
 	switch {
 	case known && least > old+clockSlack.Microseconds():
 		step = time.Duration(least-old) * time.Microsecond
-	case now.Sub(begun) > clockTeaches:
+	case now.Sub(begun) > clockTeaches || known && begun.Sub(c.started).Microseconds() < c.taught[slot].Load():
 		return 0 // the known lead is better
 	case known && most < old-clockStep.Microseconds():
 		step = time.Duration(most-old) * time.Microsecond
 	}
 	c.ahead[slot].Store(most + 1)
+	c.taught[slot].Store(begun.Sub(c.started).Microseconds())
 	c.latest.Store(most + 1)
 	return step
 }

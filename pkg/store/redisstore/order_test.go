@@ -219,6 +219,11 @@ func TestLateAnswerIsNoStepOfAClock(t *testing.T) {
 			t.Errorf("%s: a step of %v; want %v", step.name, got, step.want)
 		}
 	}
+	c.learn(0, us(16*time.Second), after(16*time.Second), after(16*time.Second+time.Millisecond))
+	c.learn(0, us(16*time.Second), after(15700*time.Millisecond), after(16*time.Second+2*time.Millisecond))
+	if got, want := c.at(0, after(17*time.Second)), us(17*time.Second); got != want {
+		t.Errorf("after an answer that came late to an older call, the server's time is %d µs off", got-want)
+	}
 }
 
 func TestStepOfTheClockIsLoggedOnce(t *testing.T) {

@@ -26,9 +26,9 @@ func (n *names) set(i int, c *store.Charge, l algorithms.Limit, p algorithms.Hol
 // limits serve for that. The second one has the holders in doubt: the remote store was asked about
 // their begin, and may have admitted them.
 
-// holderLimit returns the limit under which the local store remembers denied holders. The requests
-// are 0, but of a holder that is forgotten.
-func (s *Store) holderLimit(doubt bool, requests uint32) algorithms.Limit {
+// unusedLimit returns a limit with a period that no rule has. Under it the local store remembers
+// denied holders, with 0 requests, and decides charges that have another policy.
+func (s *Store) unusedLimit(doubt bool, requests uint32) algorithms.Limit {
 	l := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: requests, Period: s.unused}
 	if doubt {
 		l.Period -= time.Microsecond
@@ -70,11 +70,11 @@ func (s *Store) known(n *names, c *store.Charge) (h algorithms.Hold, doubt bool)
 			return h, false
 		}
 	}
-	if in := s.peek(n, c, s.holderLimit(true, 0)); in.Status == algorithms.HoldDenied {
+	if in := s.peek(n, c, s.unusedLimit(true, 0)); in.Status == algorithms.HoldDenied {
 		return in, true
 	}
 	if !keepsDenials(c) {
-		if h = s.peek(n, c, s.holderLimit(false, 0)); h.Status != algorithms.HoldDenied {
+		if h = s.peek(n, c, s.unusedLimit(false, 0)); h.Status != algorithms.HoldDenied {
 			h = algorithms.Hold{}
 		}
 	}
@@ -94,13 +94,13 @@ func (s *Store) take(n *names, count int) {
 
 func (s *Store) deny(n *names, c *store.Charge, doubt bool) {
 	if doubt || !keepsDenials(c) {
-		n.set(0, c, s.holderLimit(doubt, 0), algorithms.HoldBegin, 1)
+		n.set(0, c, s.unusedLimit(doubt, 0), algorithms.HoldBegin, 1)
 		s.take(n, 1)
 	}
 }
 
 func (s *Store) admit(n *names, c *store.Charge) {
-	for _, l := range [...]algorithms.Limit{c.Limit, s.holderLimit(false, algorithms.MaxHits), s.holderLimit(true, algorithms.MaxHits)} {
+	for _, l := range [...]algorithms.Limit{c.Limit, s.unusedLimit(false, algorithms.MaxHits), s.unusedLimit(true, algorithms.MaxHits)} {
 		if l == c.Limit && !keepsDenials(c) || s.peek(n, c, l).Status != algorithms.HoldDenied {
 			continue
 		}
@@ -117,10 +117,10 @@ func isEnd(c *store.Charge) bool { return c.Hold != nil && c.Hold.Phase != algor
 // holder that was denied here has no cost. The remote store is asked to cancel the holder, because
 // it may have admitted the holder.
 func (s *Store) recallHolders(q *question) {
-	q.ends = append(q.ends[:0], make([]store.Hold, len(q.asked))...)
-	q.known = append(q.known[:0], make([]algorithms.Hold, len(q.asked))...)
-	for i := range q.asked {
-		c := &q.asked[i]
+	q.ends = append(q.ends[:0], make([]store.Hold, len(q.rest))...)
+	q.known = append(q.known[:0], make([]algorithms.Hold, len(q.rest))...)
+	for i := range q.rest {
+		c := &q.rest[i]
 		if c.Hold == nil {
 			continue
 		}
@@ -136,7 +136,7 @@ func (s *Store) recallHolders(q *question) {
 func (q *question) restoreHolders(charges []store.Charge) {
 	if len(q.known) > 0 {
 		for i := range charges {
-			q.asked[i].Hold = charges[i].Hold
+			q.rest[i].Hold = charges[i].Hold
 		}
 	}
 }

@@ -549,3 +549,30 @@ func TestNoLeaseAnswersATransactionWithAHolderAtOnce(t *testing.T) {
 		}
 	})
 }
+
+func TestARefundForgetsADenialWhereALeaseIsOverdue(t *testing.T) {
+	var late time.Duration
+	inLedger(t, setup{Denials: time.Hour, Late: func() time.Duration { return late }}, func(t *testing.T, s *Store, l *ledger) {
+		s.breaker.pace.failures = 1000 // the breaker stays closed
+		for range 3 {
+			take(t, s, hour("over", 1))
+		}
+		late = time.Second
+		l.fail(errors.New("no answer"))
+		for range 100 {
+			_, _ = store.Take(t.Context(), s, []store.Charge{minute("hot", 1_000_000)}, make([]algorithms.Decision, 1))
+			synctest.Wait()
+		}
+		back := hour("over", 1)
+		back.Hits = -1
+		before := s.Stats()
+		_, decided := s.TakeNow([]store.Charge{minute("hot", 1_000_000), back}, make([]algorithms.Decision, 2))
+		after := s.Stats()
+		if !decided || after.Leases.Without != before.Leases.Without+1 || before.Denials.Keys != 1 {
+			t.Fatalf("decided: %t, with %+v: the test shows nothing", decided, after)
+		}
+		if after.Denials.Keys != 0 {
+			t.Error("the denial of a key that was given a hit back is remembered")
+		}
+	})
+}

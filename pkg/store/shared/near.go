@@ -28,8 +28,8 @@ func repeated(charges []store.Charge, i int) bool {
 }
 
 // near decides a request by the allotments of this process, and reports whether it did. Leases
-// admit the request if each of its keys has one. Denials deny it. A request whose lease is overdue
-// is decided without the remote store.
+// admit the request if each of its keys has one. If a lease is overdue, the request is decided
+// without the remote store. Else denials may deny it.
 func (s *Store) near(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
 	leases, denials := s.table.tracked.Load() > 0, s.table.denials.Load() > 0
 	switch {
@@ -188,7 +188,7 @@ func (s *Store) denyAll(charges []store.Charge, decisions []algorithms.Decision)
 		if !decisions[i].Allowed {
 			denied += uint64(c.Hits)
 		}
-		s.leave(c, now, &decisions[i])
+		s.leaveDenied(c, now, &decisions[i])
 	}
 	s.metrics.denied.Add(1)
 	s.metrics.deniedHits.Add(denied)
@@ -211,10 +211,10 @@ func (s *Store) instant(d *denial, now time.Duration) algorithms.Instant {
 	return d.instant(now)
 }
 
-// leave leaves the key of a charge as the denied request does. Hits that count though they are
-// denied count here, and later in the remote store. A charge that would have been allowed gets the
-// decision of its key without the request.
-func (s *Store) leave(c *store.Charge, now time.Duration, to *algorithms.Decision) {
+// leaveDenied leaves the key of a charge as the denied request does. Hits that count though they
+// are denied count here, and later in the remote store. A charge that would have been allowed gets
+// the decision of its key without the request.
+func (s *Store) leaveDenied(c *store.Charge, now time.Duration, to *algorithms.Decision) {
 	looks := to.Allowed && c.Limit.Algorithm.HasState()
 	if !c.CountRejected && !looks {
 		return
@@ -236,99 +236,4 @@ func (s *Store) leave(c *store.Charge, now time.Duration, to *algorithms.Decisio
 	default:
 		*to = d.left(c, s.instant(d, now))
 	}
-}
-
-// peekLease gives a charge the decision of a lease, and reports whether the lease suffices. A lease
-// that does not goes back.
-func (s *Store) peekLease(c *store.Charge, to *algorithms.Decision) bool {
-	if !leasable(c) {
-		return false
-	}
-	now := s.now()
-	sh := s.table.lock(c)
-	defer sh.mu.Unlock()
-	k := s.leaseLocked(sh, c, now)
-	if k == nil || k.first.left == 0 {
-		return false
-	}
-	if held := k.held(now); held == 0 || held < c.Hits {
-		s.giveLocked(k, k.limit, now, k.release())
-		return false
-	}
-	*to = k.peek(now, c.Hits)
-	c.TellSource(store.Lease)
-	return true
-}
-
-// split spends leased hits for a request that allotments do not decide. The remote store is asked
-// about the other charges. Where a lease does not suffice, its hits go back, ahead of the question.
-func (s *Store) split(q *question, t *store.Transaction) {
-	now, several := s.now(), len(t.Charges) > 1 && len(t.Charges) <= maxCharges
-	for i := range t.Charges {
-		c := &t.Charges[i]
-		from, paid := [2]taken{}, false
-		if several && leasable(c) && !repeated(t.Charges, i) { // alone, it was not paid before
-			from, paid = s.spend(c, &t.Decisions[i], now)
-		}
-		q.from, q.paid = append(q.from, from), append(q.paid, paid)
-		if !paid {
-			s.call(c, now)
-			q.add(c, i)
-		}
-	}
-}
-
-// call counts a question about a key. The hits of a lease of the key go back, so that the remote
-// store decides as if there was no lease. A refund leaves the lease.
-func (s *Store) call(c *store.Charge, now time.Duration) {
-	sh := s.table.lock(c)
-	defer sh.mu.Unlock()
-	if !leasable(c) {
-		if k := sh.allotments[string(c.Key)].yes; k != nil && c.Hits >= 0 {
-			s.giveLocked(k, k.limit, now, k.release())
-		}
-		return
-	}
-	if k := s.trackLocked(sh, c, now); k != nil {
-		k.rate.note(now, c.Hits)
-		k.under += c.Hits
-		s.giveLocked(k, k.limit, now, k.release())
-	}
-}
-
-// may reports whether a request has to do with leases at all.
-func (s *Store) may(charges []store.Charge) bool {
-	if s.table.tracked.Load() > 0 {
-		return true
-	}
-	for i := range charges {
-		if leasable(&charges[i]) {
-			return true
-		}
-	}
-	return false
-}
-
-// learnLease ends a question about a key: its lease goes on from the state that the remote store
-// told, if it told one. The decision about a refund gets the hits that the lease has.
-func (s *Store) learnLease(c *store.Charge, told *store.State, to *algorithms.Decision, now time.Duration) {
-	sh := s.table.lock(c)
-	defer sh.mu.Unlock()
-	k := sh.allotments[string(c.Key)].yes
-	if k == nil || k.limit != c.Limit {
-		return
-	}
-	if leasable(c) {
-		k.under = max(0, k.under-c.Hits)
-	}
-	if told.Now == 0 {
-		k.vain = k.vain || told.Source == store.Without
-		return
-	}
-	k.learn(now, told)
-	k.vain = false
-	if c.Hits < 0 && k.held(now) > 0 {
-		*to = k.peek(now, 0)
-	}
-	s.wantLocked(k, now)
 }

@@ -261,6 +261,28 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []al
 	return nil
 }
 
+// peekLease gives a charge the decision of a lease, and reports whether the lease suffices. A lease
+// that does not goes back.
+func (s *Store) peekLease(c *store.Charge, to *algorithms.Decision) bool {
+	if !leasable(c) {
+		return false
+	}
+	now := s.now()
+	sh := s.table.lock(c)
+	defer sh.mu.Unlock()
+	k := s.leaseLocked(sh, c, now)
+	if k == nil || k.first.left == 0 {
+		return false
+	}
+	if held := k.held(now); held == 0 || held < c.Hits {
+		s.giveLocked(k, k.limit, now, k.release())
+		return false
+	}
+	*to = k.peek(now, c.Hits)
+	c.TellSource(store.Lease)
+	return true
+}
+
 // Reset implements [store.Store]: it forgets the states in both stores and returns how many the
 // remote store had. If that cannot be asked or fails, the number is the local store's, and the
 // error wraps the reason. The local store keeps its states when ctx has ended before the start, or

@@ -22,7 +22,7 @@ const (
 // allotment is the right of this process to decide alone for one key until an instant. A lease says
 // yes: it has hits that the remote store has charged in advance. A denial says no: it has the
 // fewest hits that the remote store denied. Both have the limit and the last state that the remote
-// store told, less the hits that were decided here since.
+// store told, less the hits that were decided here since. Operations on an allotment:
 //
 //	decide   spend, peekLease: a lease; denyAll: denials
 //	undo     unspend: the request was denied, or not decided here
@@ -159,8 +159,8 @@ func (s *Store) giveLocked(k *key, limit algorithms.Limit, now time.Duration, pa
 	}
 }
 
-// denyLocked remembers a denial, unless there is no room. The shard's mu must be held.
-func (s *Store) denyLocked(sh *shard, name []byte, d *denial, now time.Duration) {
+// rememberDenialLocked remembers a denial, unless there is no room. The shard's mu must be held.
+func (s *Store) rememberDenialLocked(sh *shard, name []byte, d *denial, now time.Duration) {
 	a := sh.allotments[string(name)]
 	if a.no == nil {
 		if sh.denials >= deniedByShard && !s.sweepLocked(sh, now) {
@@ -174,8 +174,8 @@ func (s *Store) denyLocked(sh *shard, name []byte, d *denial, now time.Duration)
 	sh.allotments[string(name)] = a
 }
 
-// allowLocked forgets the denial of a key. The shard's mu must be held.
-func (s *Store) allowLocked(sh *shard, name []byte) {
+// forgetDenialLocked forgets the denial of a key. The shard's mu must be held.
+func (s *Store) forgetDenialLocked(sh *shard, name []byte) {
 	a := sh.allotments[string(name)]
 	if a.no == nil {
 		return
@@ -198,7 +198,7 @@ func (s *Store) forget(c *store.Charge, reset bool) {
 	if k := sh.allotments[string(c.Key)].yes; reset && k != nil {
 		k.drop()
 	}
-	s.allowLocked(sh, c.Key)
+	s.forgetDenialLocked(sh, c.Key)
 }
 
 func (s *Store) reset(charges []store.Charge) {
@@ -218,7 +218,7 @@ func (s *Store) recall() {
 			if a.yes != nil {
 				s.giveLocked(a.yes, a.yes.limit, now, a.yes.recall())
 			}
-			s.allowLocked(sh, []byte(name))
+			s.forgetDenialLocked(sh, []byte(name))
 		}
 		sh.mu.Unlock()
 	}

@@ -22,6 +22,7 @@ func (s *Store) without(charges []store.Charge, decisions []algorithms.Decision,
 	}
 	for i := range charges {
 		charges[i].TellSource(store.Without)
+		s.forgetIfBack(&charges[i])
 	}
 	holds := store.Holds(charges)
 	if n.Allow+n.Deny > 0 && n.Local == 0 && !holds {
@@ -111,7 +112,7 @@ func (s *Store) substitute(charges []store.Charge, fleet int) *substitutes {
 			// The same key, so that substitutes spread over the shards, but a period that no rule
 			// has.
 			hits := int64(0)
-			if c.Limit = s.holderLimit(false, algorithms.MaxHits); refused(&charges[i]) {
+			if c.Limit = s.unusedLimit(false, algorithms.MaxHits); deniedByPolicy(&charges[i]) {
 				c.Limit.Requests, hits = 0, 1
 			}
 			if isEnd(c) {
@@ -129,9 +130,9 @@ func (s *Store) put(w *substitutes) {
 	s.substitutes.Put(w)
 }
 
-// refused reports whether a charge is denied: by its policy, or by a limit of 0, for which no store
-// is needed. A refund and a probe are never denied, and neither is the end of a holder.
-func refused(c *store.Charge) bool {
+// deniedByPolicy reports whether a charge is denied: by its policy, or by a limit of 0, for which
+// no store is needed. A refund and a probe are never denied, and neither is the end of a holder.
+func deniedByPolicy(c *store.Charge) bool {
 	return c.Hits > 0 && !isEnd(c) && (c.OnError == store.OnErrorDeny || c.OnError == store.OnErrorAllow && c.Limit.Requests == 0)
 }
 
@@ -150,7 +151,7 @@ func (s *Store) decideByPolicy(charges []store.Charge, decisions []algorithms.De
 			if isEnd(c) {
 				decisions[i].Allowed, decisions[i].RetryAfter = true, 0
 			}
-		case c.OnError == store.OnErrorAllow && refused(c):
+		case c.OnError == store.OnErrorAllow && deniedByPolicy(c):
 			period := c.Limit.Period
 			if c.Hold != nil && period == 0 {
 				period = c.Hold.AtMost
@@ -158,7 +159,7 @@ func (s *Store) decideByPolicy(charges []store.Charge, decisions []algorithms.De
 			decisions[i] = algorithms.Decision{Allowed: false, RetryAfter: period, ResetAfter: period}
 		case c.OnError == store.OnErrorAllow:
 			decisions[i] = algorithms.Decision{Allowed: true, Remaining: c.Limit.Capacity()}
-		case refused(c):
+		case deniedByPolicy(c):
 			decisions[i] = algorithms.Decision{Allowed: false, RetryAfter: wait, ResetAfter: wait}
 		case c.OnError == store.OnErrorDeny:
 			decisions[i] = algorithms.Decision{Allowed: true, ResetAfter: wait}
@@ -191,24 +192,4 @@ func (s *Store) carryBack(charges []store.Charge, decisions []algorithms.Decisio
 	}
 	unanswered.Instead(w.instead)
 	return carried
-}
-
-// goOnFrom has the local store go on from the states that the remote store told. If others share
-// that store, a part of the hits left counts as used. goOnFrom writes to states and decisions, and
-// restores the decisions.
-func (s *Store) goOnFrom(charges []store.Charge, states []store.State, decisions []algorithms.Decision) {
-	if s.breaker.fleet() == 1 {
-		s.local.Continue(charges, states, decisions)
-		return
-	}
-	var few [8]uint32
-	left := few[:0] // of each charge
-	for i := range charges {
-		left = append(left, decisions[i].Remaining)
-		leaveUnseen(&charges[i], &states[i], &decisions[i])
-	}
-	s.local.Continue(charges, states, decisions)
-	for i := range charges {
-		decisions[i].Remaining = left[i]
-	}
 }

@@ -1,0 +1,144 @@
+package shared
+
+import (
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// answer ends a question about a transaction with the remote store's answer: the process learns
+// from it. Without an answer the policies decide.
+func (s *Store) answer(q *question, t, answer *store.Transaction) {
+	if q.span != nil {
+		q.span(answer.Err)
+		q.span = nil
+	}
+	if t.Err = answer.Err; t.Err != nil {
+		s.unanswered(q, t)
+	} else {
+		t.Admitted = answer.Admitted
+		s.learn(q, t)
+	}
+	s.finish(q, t)
+}
+
+// unanswered decides a question that the remote store failed by the policies, unless the error is
+// the caller's. There is nothing to go on from then.
+func (s *Store) unanswered(q *question, t *store.Transaction) {
+	cause := t.Err
+	if t.Err = s.breaker.failed(t.Ctx, q.phase, q.rest, cause); t.Err == nil {
+		q.restoreHolders(t.Charges)
+		t.Admitted, t.Err = s.without(q.rest, q.decisions, cause)
+	}
+	q.phase = nil
+}
+
+// learn learns what the answer says of holders and denials. Leases and the local store learn from
+// it in finish.
+func (s *Store) learn(q *question, t *store.Transaction) {
+	if len(q.known) > 0 {
+		s.recalledHolders(q, t)
+	}
+	if !q.holds {
+		s.learnDenials(q, t.Admitted)
+	}
+	s.breaker.succeeded(q.phase)
+}
+
+// learnDenials remembers the keys of a denied request, and forgets the keys of an admitted one.
+func (s *Store) learnDenials(q *question, admitted bool) {
+	if s.maxAge == 0 || admitted && s.table.denials.Load() == 0 {
+		return
+	}
+	now := s.now()
+	for n := range q.rest {
+		c := &q.rest[n]
+		if q.states[n].Now == 0 {
+			continue
+		}
+		var d *denial
+		if !admitted && !repeatedBefore(q.rest, n) {
+			d = newDenial(c, &q.states[n], &q.decisions[n], now)
+		}
+		sh := s.table.lock(c)
+		if d != nil && sh.generation.Load() == q.generations[n] {
+			s.rememberDenialLocked(sh, c.Key, d, now)
+		} else {
+			s.forgetDenialLocked(sh, c.Key) // the memory is older than the answer
+		}
+		sh.mu.Unlock()
+	}
+}
+
+// repeatedBefore reports whether an earlier charge has the key of charge i, which was then decided
+// on top of that one.
+func repeatedBefore(charges []store.Charge, i int) bool { return repeated(charges[:i+1], i) }
+
+// learnLease ends a question about a key: its lease goes on from the state that the remote store
+// told, if it told one. The decision about a refund gets the hits that the lease has.
+func (s *Store) learnLease(c *store.Charge, told *store.State, to *algorithms.Decision, now time.Duration) {
+	sh := s.table.lock(c)
+	defer sh.mu.Unlock()
+	k := sh.allotments[string(c.Key)].yes
+	if k == nil || k.limit != c.Limit {
+		return
+	}
+	if leasable(c) {
+		k.under = max(0, k.under-c.Hits)
+	}
+	if told.Now == 0 {
+		k.vain = k.vain || told.Source == store.Without
+		return
+	}
+	k.learn(now, told)
+	k.vain = false
+	if c.Hits < 0 && k.held(now) > 0 {
+		*to = k.peek(now, 0)
+	}
+	s.wantLocked(k, now)
+}
+
+// goOn has the local store go on from the states of an answer. The other policies need no states
+// there. While other processes may have holders to tell, the local store decides begins by the
+// share of this process. The end of a holder leaves no state.
+func (s *Store) goOn(q *question) {
+	told, telling := false, q.phase.tells()
+	for n := range q.rest {
+		c := &q.rest[n]
+		if !isLocal(c) || telling && isEnd(c) {
+			q.states[n].Now = 0
+		}
+		told = told || q.states[n].Now != 0
+	}
+	if told {
+		s.goOnFrom(q.rest, q.states, q.decisions[:len(q.rest)])
+	}
+}
+
+// goOnFrom has the local store go on from the states that the remote store told. If others share
+// that store, a part of the hits left counts as used. goOnFrom writes to states and decisions, and
+// restores the decisions.
+func (s *Store) goOnFrom(charges []store.Charge, states []store.State, decisions []algorithms.Decision) {
+	if s.breaker.fleet() == 1 {
+		s.local.Continue(charges, states, decisions)
+		return
+	}
+	var few [8]uint32
+	left := few[:0] // of each charge
+	for i := range charges {
+		left = append(left, decisions[i].Remaining)
+		leaveUnseen(&charges[i], &states[i], &decisions[i])
+	}
+	s.local.Continue(charges, states, decisions)
+	for i := range charges {
+		decisions[i].Remaining = left[i]
+	}
+}
+
+// forgetIfBack forgets the denial of a key that a charge may have given hits back to.
+func (s *Store) forgetIfBack(c *store.Charge) {
+	if c.Hits < 0 || isEnd(c) {
+		s.forget(c, false)
+	}
+}

@@ -34,8 +34,8 @@ func (s *Store) unanswered(q *question, t *store.Transaction) {
 	q.phase = nil
 }
 
-// learn learns what the answer says of holders and denials. Leases and the local store learn from
-// it in finish.
+// learn enters the holders and the denials of an answer. Leases and the local store learn from the
+// answer in finish.
 func (s *Store) learn(q *question, t *store.Transaction) {
 	if len(q.known) > 0 {
 		s.recalledHolders(q, t)

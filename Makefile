@@ -65,7 +65,7 @@ demo: ## Put real Envoy and a small backend in front, and print the curl lines t
 	@ENVOY=$$(scripts/envoy.sh); export ENVOY; go build -o bin/demo ./test/demo && exec bin/demo $(ARGS)
 
 .PHONY: test
-test: ## Run all tests: unit, property, with real Redis, end to end through real Envoy, with the race detector (about 16 minutes on two cores)
+test: ## Run all tests: unit, property, with real Redis, end to end through real Envoy, with the race detector (about 9 minutes on two cores)
 	@$(FIND); $(MAKE) --no-print-directory --keep-going --jobs=2 race e2e sizes manifests
 
 .PHONY: test-short

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -43,11 +44,11 @@ func TestCountersKeepTheContract(t *testing.T) {
 func TestRandomTransactionsOfCountersAreDecidedAsByTheModel(t *testing.T) {
 	alike := func(*testing.T, *Store, []recorded) error { return nil }
 	o := Options{Counters: counted(fresh(t))}
-	differ(t, urlOf("redis", shared(t).Address()), o, 0, 100, 250, alike)
+	differ(t, urlOf("redis", shared(t).Address()), o, 0, race.Scale(100), 250, alike)
 	o.Counters = counted(fresh(t))
-	differ(t, urlOf("redis", shared(t).Address()), o, time.Hour, 50, 250, alike)
+	differ(t, urlOf("redis", shared(t).Address()), o, time.Hour, race.Scale(50), 250, alike)
 	o.Counters = counted(fresh(t))
-	differ(t, urlOf("redis-cluster", sharedCluster(t).Addresses()...), o, 0, 20, 250, alike)
+	differ(t, urlOf("redis-cluster", sharedCluster(t).Addresses()...), o, 0, race.Scale(20), 250, alike)
 }
 
 // original charges a key as envoyproxy/ratelimit does with a jitter of 300 s, and returns the count

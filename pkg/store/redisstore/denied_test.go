@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/model"
+	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -94,7 +95,7 @@ func TestTwoSidecarsShareOneLimit(t *testing.T) {
 // With denials remembered a store still answers as the model does, and Redis has all hits in the
 // end.
 func TestRandomTransactionsAreDecidedAsByTheModelWithDenialsRemembered(t *testing.T) {
-	differ(t, urlOf("redis", shared(t).Address()), Options{}, 20*365*24*time.Hour, 100, 250,
+	differ(t, urlOf("redis", shared(t).Address()), Options{}, 20*365*24*time.Hour, race.Scale(100), 250,
 		func(t *testing.T, s *Store, world []recorded) error {
 			t.Helper()
 			payAll(t, s)

@@ -192,7 +192,6 @@ func shrink(t *testing.T, fresh func() (*Store, *clock, store.Store), world []re
 // differ replays worlds on several stores at once, as each waits for Redis most of the time.
 func differ(t *testing.T, urls []string, o Options, maxAge time.Duration, worlds, steps int, after func(t *testing.T, s *Store, world []recorded) error) {
 	t.Helper()
-	worlds = race.Scale(worlds)
 	const stores = 8
 	queue := make(chan []recorded, stores)
 	var running sync.WaitGroup
@@ -232,9 +231,9 @@ func differ(t *testing.T, urls []string, o Options, maxAge time.Duration, worlds
 }
 
 func TestRandomTransactionsAreDecidedAsByTheModel(t *testing.T) {
-	differ(t, urlOf("redis", shared(t).Address()), Options{}, 0, 400, 250, holdsWhat)
+	differ(t, urlOf("redis", shared(t).Address()), Options{}, 0, race.Scale(400), 250, holdsWhat)
 }
 
 func TestRandomTransactionsAreDecidedAsByTheModelInACluster(t *testing.T) {
-	differ(t, urlOf("redis-cluster", sharedCluster(t).Addresses()...), Options{}, 0, 40, 250, holdsWhat)
+	differ(t, urlOf("redis-cluster", sharedCluster(t).Addresses()...), Options{}, 0, race.Scale(40), 250, holdsWhat)
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/test/parts"
@@ -24,9 +25,9 @@ func TestSecondsElsewhereKeepTheContract(t *testing.T) {
 func TestRandomTransactionsOverTwoServersAreDecidedAsByTheModel(t *testing.T) {
 	alike := func(*testing.T, *Store, []recorded) error { return nil }
 	single, cluster := urlOf("redis", shared(t).Address()), urlOf("redis-cluster", sharedCluster(t).Addresses()...)
-	differ(t, single, Options{Seconds: elsewhere(t)}, 0, 150, 250, alike)
-	differ(t, single, Options{Seconds: elsewhere(t)}, time.Hour, 50, 250, alike)
-	differ(t, cluster, Options{Seconds: elsewhere(t), Counters: counted(fresh(t))}, 0, 20, 250, alike)
+	differ(t, single, Options{Seconds: elsewhere(t)}, 0, race.Scale(150), 250, alike)
+	differ(t, single, Options{Seconds: elsewhere(t)}, time.Hour, race.Scale(50), 250, alike)
+	differ(t, cluster, Options{Seconds: elsewhere(t), Counters: counted(fresh(t))}, 0, race.Scale(20), 250, alike)
 }
 
 func TestLimitsOfASecondAreKeptElsewhere(t *testing.T) {

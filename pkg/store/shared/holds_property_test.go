@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/model"
+	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -40,7 +41,7 @@ func beginOf(number *int, c store.Charge, atMost time.Duration) store.Charge {
 // The truth is the cost of the requests that were admitted, and nothing else.
 func TestHoldersAreChargedTheTruthAroundOutages(t *testing.T) {
 	begun, denied := 0, 0
-	inOutages(t, func(t *testing.T, r *rand.Rand) {
+	inOutages(t, race.Scale(80), func(t *testing.T, r *rand.Rand) {
 		n := 1 + r.IntN(4)
 		f, closeAll := newFleet(t, r, n, 0)
 		defer closeAll()
@@ -143,7 +144,7 @@ func slotsOf(active []*running) (held int64) {
 // there are.
 func TestHoldersNeverHaveMoreSlotsThanThereAreAroundAnOutage(t *testing.T) {
 	without, over, all := 0, 0, 0
-	inOutages(t, func(t *testing.T, r *rand.Rand) {
+	inOutages(t, race.Scale(80), func(t *testing.T, r *rand.Rand) {
 		n := 2 + r.IntN(4)
 		f, closeAll := newFleet(t, r, n, 0)
 		defer closeAll()

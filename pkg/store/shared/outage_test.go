@@ -15,18 +15,18 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// outages is the number of schedules of each property, from the environment for a long run.
-func outages() uint64 {
-	if n, err := strconv.ParseUint(os.Getenv("WEIR_OUTAGES"), 10, 32); err == nil {
-		return n
+// outages is the number of schedules of each property: WEIR_OUTAGES, or n.
+func outages(n int) uint64 {
+	if chosen, err := strconv.ParseUint(os.Getenv("WEIR_OUTAGES"), 10, 32); err == nil {
+		return chosen
 	}
-	return uint64(race.Scale(80))
+	return uint64(n)
 }
 
-// inOutages runs a test in a bubble for each seed.
-func inOutages(t *testing.T, test func(t *testing.T, r *rand.Rand)) {
+// inOutages runs a test in a bubble for each of n seeds.
+func inOutages(t *testing.T, n int, test func(t *testing.T, r *rand.Rand)) {
 	t.Helper()
-	for seed := range outages() {
+	for seed := range outages(n) {
 		synctest.Test(t, func(t *testing.T) {
 			t.Helper()
 			test(t, rand.New(rand.NewPCG(seed, 12)))
@@ -62,7 +62,7 @@ func TestAFleetThatIsCutOffAdmitsNoMoreThanWasLeft(t *testing.T) {
 	for _, a := range algorithms.RateAlgorithms() {
 		t.Run(a.String(), func(t *testing.T) {
 			admittedInAll, possible := 0, 0
-			inOutages(t, func(t *testing.T, r *rand.Rand) {
+			inOutages(t, race.Scale(80), func(t *testing.T, r *rand.Rand) {
 				n := 1 + r.IntN(6)
 				f, end := newFleet(t, r, n, time.Duration(r.Int64N(int64(2*time.Minute))))
 				defer end()
@@ -100,7 +100,7 @@ func TestAFleetThatIsCutOffAdmitsNoMoreThanWasLeft(t *testing.T) {
 					pause()
 				}
 			})
-			if admittedInAll < int(outages()) {
+			if admittedInAll < int(outages(race.Scale(80))) {
 				t.Errorf("%d of %d requests were admitted in all outages: too few to show anything", admittedInAll, possible)
 			}
 		})
@@ -108,7 +108,7 @@ func TestAFleetThatIsCutOffAdmitsNoMoreThanWasLeft(t *testing.T) {
 }
 
 func TestEveryHitOfAnOutageIsCountedWhenThePrimaryIsBack(t *testing.T) {
-	inOutages(t, func(t *testing.T, r *rand.Rand) {
+	inOutages(t, race.Scale(80), func(t *testing.T, r *rand.Rand) {
 		n := 1 + r.IntN(4)
 		f, end := newFleet(t, r, n, 0)
 		defer end()
@@ -155,7 +155,7 @@ func TestEveryHitOfAnOutageIsCountedWhenThePrimaryIsBack(t *testing.T) {
 }
 
 func TestALimitOfADayLastsADayAlsoAroundAnOutage(t *testing.T) {
-	inOutages(t, func(t *testing.T, r *rand.Rand) {
+	inOutages(t, race.Scale(80), func(t *testing.T, r *rand.Rand) {
 		n := 2 + r.IntN(5)
 		f, end := newFleet(t, r, n, 0)
 		defer end()
@@ -195,7 +195,7 @@ func TestALimitOfADayLastsADayAlsoAroundAnOutage(t *testing.T) {
 // then. A process that has found it out before must not admit these hits once more.
 func TestTheRestIsNotUsedBeforeAllProcessesHaveToldTheirHits(t *testing.T) {
 	over, all := uint32(0), uint32(0)
-	inOutages(t, func(t *testing.T, r *rand.Rand) {
+	inOutages(t, race.Scale(80), func(t *testing.T, r *rand.Rand) {
 		n := 2 + r.IntN(5)
 		f, end := newFleet(t, r, n, 0)
 		defer end()
@@ -243,7 +243,7 @@ func TestTheRestIsNotUsedBeforeAllProcessesHaveToldTheirHits(t *testing.T) {
 // only the hits that some have not seen count twice.
 func TestAProcessThatIsCutOffAdmitsItsShareOfWhatItHasSeen(t *testing.T) {
 	beyond := int64(0)
-	inOutages(t, func(t *testing.T, r *rand.Rand) {
+	inOutages(t, race.Scale(80), func(t *testing.T, r *rand.Rand) {
 		n := 1 + r.IntN(6)
 		f, end := newFleet(t, r, n, 0)
 		defer end()

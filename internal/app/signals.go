@@ -12,7 +12,8 @@ import (
 	"github.com/weirproxy/weir/internal/rules/reload"
 )
 
-// signals are SIGTERM and SIGINT (stop, the second one forceStop) and SIGHUP (reloads).
+// signals turns the signals of the process into contexts: SIGTERM and SIGINT end stop, a second
+// signal ends forceStop. SIGHUP reloads the rules.
 type signals struct {
 	failed          context.Context //nolint:containedctx // ends when a part of the process fails
 	fail            context.CancelCauseFunc
@@ -21,7 +22,8 @@ type signals struct {
 	reloads         chan os.Signal
 }
 
-// notify subscribes to signals, and to the end of ctx. Until close no signal ends the process.
+// notify subscribes to the signals, and to the end of ctx, which is a stop. Until close, no signal
+// ends the process by itself.
 func notify(ctx context.Context) *signals {
 	s := &signals{
 		stops:   make(chan os.Signal, 8),
@@ -73,10 +75,12 @@ func newStops(ctx, failed context.Context) (stop, forceStop stopper) {
 	return stop, forceStop
 }
 
-// echo is the time in which a signal is the same one again: `timeout` also signals the group.
+// echo is the time in which a repeated signal is the same signal: `timeout` and other programs
+// signal both a process and its group.
 const echo = 200 * time.Millisecond
 
-// notifyStops acts on stop signals until background ends. The loop never blocks.
+// notifyStops acts on signals until background ends: the first signal ends stop, the next one
+// forceStop. The loop never blocks, so no signal is lost.
 func notifyStops(background context.Context, signals <-chan os.Signal, stop, forceStop stopper) {
 	var first time.Time
 	for {
@@ -95,7 +99,8 @@ func notifyStops(background context.Context, signals <-chan os.Signal, stop, for
 	}
 }
 
-// notifyReloads reloads at each signal until background ends. Signals during a reload are one more.
+// notifyReloads reloads at each signal until background ends. The channel holds one signal, so
+// signals during a reload cause one more.
 func notifyReloads(background context.Context, signals <-chan os.Signal, reload func(context.Context) error) {
 	for {
 		select {

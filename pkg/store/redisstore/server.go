@@ -56,7 +56,6 @@ func newServer(b *base, n names, target redis.Target, c connection) *server {
 	return s
 }
 
-// nodes returns the nodes of the slots; nil: unknown, or no cluster.
 // execute sends batches to Redis, together, and ends their calls. execute waits for answers as long
 // as a caller does, and at least for the timeout. An answer until then shows that Redis is there,
 // also if it comes too late for callers. If patient, execute waits for longestLife at least: such

@@ -46,7 +46,7 @@ is needed, one of --for and --until, and a --reason. The server logs the grant. 
 			return show(cmd, &c, adminv1.AdminServiceClient.Grant, &adminv1.GrantRequest{Grant: grant}, render.GivenText)
 		},
 	}
-	c.add(cmd)
+	addServer(cmd, &c.server)
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.Uint32Var(&in.requests, "requests", 0, "give this `number` of requests per period of the limit; 0 blocks")
@@ -149,7 +149,7 @@ grant. A grant without a rule is listed as one without effect.`,
 			return show(cmd, &c, adminv1.AdminServiceClient.ListGrants, &adminv1.ListGrantsRequest{Domain: domain, Most: most}, render.GrantsText)
 		},
 	}
-	c.add(cmd)
+	addServer(cmd, &c.server)
 	cmd.Flags().StringVar(&domain, "domain", "", "only this `domain`")
 	cmd.Flags().Uint32Var(&most, "most", 0, "list at most this `number`; 0 = 1000")
 	c.addOutput(cmd)
@@ -169,7 +169,7 @@ func newRevoke() *cobra.Command {
 			return show(cmd, &c, adminv1.AdminServiceClient.Revoke, &adminv1.RevokeRequest{Id: args[0], By: by}, render.RevokedText)
 		},
 	}
-	c.add(cmd)
+	addServer(cmd, &c.server)
 	cmd.Flags().StringVar(&by, "by", os.Getenv("USER"), "the `person` or program who ends it")
 	c.addOutput(cmd)
 	return cmd

@@ -58,7 +58,7 @@ The descriptor needs no entry that names a request. ` + entriesHelp,
 			return releaseHolder(cmd, &c, request)
 		},
 	}
-	c.add(cmd)
+	addServer(cmd, &c.server)
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.Uint32Var(&most, "most", 100, "list at most this `number` for each limit; 0 lists as many as the server tells")

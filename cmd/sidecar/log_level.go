@@ -44,7 +44,7 @@ logged at warn. The sidecar logs the change.`,
 			})
 		},
 	}
-	c.add(cmd)
+	addServer(cmd, &c.server)
 	cmd.Flags().StringVar(&denials, "denials", "", "denied requests to log, such as 1/s or 10/m; 0 = none")
 	c.addOutput(cmd)
 	return cmd

@@ -29,9 +29,6 @@ const answerTimeout = 10 * time.Second
 // remote is the flags of a command that asks a running sidecar.
 type remote struct{ server, output string }
 
-// add adds the flags that say which sidecar to ask.
-func (c *remote) add(cmd *cobra.Command) { addServer(cmd, &c.server) }
-
 // addOutput adds the flag of the form of output.
 func (c *remote) addOutput(cmd *cobra.Command) { addOutput(cmd, &c.output, "text|json") }
 
@@ -83,7 +80,7 @@ func newReset() *cobra.Command {
 			return show(cmd, &c, adminv1.AdminServiceClient.Reset, &adminv1.ResetRequest{Domain: args[0], Descriptors: all}, resetText)
 		},
 	}
-	c.add(cmd)
+	addServer(cmd, &c.server)
 	c.addOutput(cmd)
 	return cmd
 }

@@ -61,7 +61,7 @@ key. DENIED has the hits that only a limit in shadow mode denied, too. USED, LEF
 			return redrawTop(cmd, &c, &request, every)
 		},
 	}
-	c.add(cmd)
+	addServer(cmd, &c.server)
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.StringVar(&by, "by", "hits", "order of the keys: hits|denied|used")

@@ -15,10 +15,15 @@ import (
 // for a request that was decided without Redis.
 type clocks struct {
 	started time.Time
-	ahead   []atomic.Int64 // microseconds plus 1; 0: not known
-	taught  []atomic.Int64 // the same index: when the call began that taught the lead, in microseconds since started
-	latest  atomic.Int64   // of ahead
+	leads   []lead       // by slot
+	latest  atomic.Int64 // of lead.ahead
 	logged  loglimit.Limiter
+}
+
+// lead is the lead of a slot's server.
+type lead struct {
+	ahead  atomic.Int64 // microseconds plus 1; 0: not known
+	taught atomic.Int64 // when the call began that taught the lead, in microseconds since clocks.started
 }
 
 const (
@@ -36,7 +41,7 @@ const (
 )
 
 func newClocks(n int) *clocks {
-	return &clocks{started: time.Now(), ahead: make([]atomic.Int64, n), taught: make([]atomic.Int64, n)}
+	return &clocks{started: time.Now(), leads: make([]lead, n)}
 }
 
 // learn notes that a server's clock showed us microseconds at some time from begun to now. learn
@@ -45,25 +50,25 @@ func newClocks(n int) *clocks {
 // teaches only a step ahead: its answer may have waited longer.
 func (c *clocks) learn(slot uint16, us int64, begun, now time.Time) (step time.Duration) {
 	most, least := us-begun.Sub(c.started).Microseconds(), us-now.Sub(c.started).Microseconds() // bounds of the lead
-	old := c.ahead[slot].Load() - 1
+	old := c.leads[slot].ahead.Load() - 1
 	known := old >= 0 // Unix time is
 	switch {
 	case known && least > old+clockSlack.Microseconds():
 		step = time.Duration(least-old) * time.Microsecond
-	case now.Sub(begun) > clockTeaches || known && begun.Sub(c.started).Microseconds() < c.taught[slot].Load():
+	case now.Sub(begun) > clockTeaches || known && begun.Sub(c.started).Microseconds() < c.leads[slot].taught.Load():
 		return 0 // the known lead is better
 	case known && most < old-clockStep.Microseconds():
 		step = time.Duration(most-old) * time.Microsecond
 	}
-	c.ahead[slot].Store(most + 1)
-	c.taught[slot].Store(begun.Sub(c.started).Microseconds())
+	c.leads[slot].ahead.Store(most + 1)
+	c.leads[slot].taught.Store(begun.Sub(c.started).Microseconds())
 	c.latest.Store(most + 1)
 	return step
 }
 
 // at returns the server's time at t, or up to a round trip later; 0: not known.
 func (c *clocks) at(slot uint16, t time.Time) int64 {
-	ahead := c.ahead[slot].Load()
+	ahead := c.leads[slot].ahead.Load()
 	if ahead == 0 {
 		return 0
 	}

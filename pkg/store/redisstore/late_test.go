@@ -84,7 +84,7 @@ func TestServerWhoseClockJumpsAheadIsAskedOnceMore(t *testing.T) {
 	c := hit("k", perAge(algorithms.FixedWindow, 100))
 	wants(t, true, s, c)
 	for n := range uint32(5) {
-		s.main.clock.ahead[0].Add(-time.Minute.Microseconds()) // as if the server's had jumped ahead by that
+		s.main.clock.leads[0].ahead.Add(-time.Minute.Microseconds()) // as if the server's had jumped ahead by that
 		before := scripts(t, server)
 		wants(t, true, s, c)
 		if n := scripts(t, server) - before; n != 2 {
@@ -99,6 +99,6 @@ func TestServerWhoseClockJumpsAheadIsAskedOnceMore(t *testing.T) {
 			t.Errorf("%d remain; want %d", got, want)
 		}
 	}
-	s.main.clock.ahead[0].Add(time.Hour.Microseconds()) // and back
+	s.main.clock.leads[0].ahead.Add(time.Hour.Microseconds()) // and back
 	wants(t, true, s, c)
 }

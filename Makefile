@@ -16,6 +16,8 @@ IMAGE ?= weir
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
 STAMP = -X github.com/weirproxy/weir/internal/version.linked=$(VERSION) -X github.com/weirproxy/weir/internal/version.revision=$(REVISION)
+# One set of flags, so that the programs share what is compiled.
+BUILD = CGO_ENABLED=0 go build -trimpath -ldflags='$(STAMP)' -o bin/
 BENCH ?= .
 BENCHFLAGS ?= -benchmem
 TESTFLAGS ?=
@@ -54,15 +56,16 @@ help: ## Show the targets
 
 .PHONY: build
 build: ## Build bin/sidecar and bin/ratelimit, static binaries
-	CGO_ENABLED=0 go build -trimpath -ldflags='$(STAMP)' -o bin/ ./cmd/sidecar ./cmd/ratelimit
+	$(BUILD) ./cmd/sidecar ./cmd/ratelimit
 
 .PHONY: run
 run: build ## Serve the example rules on :8081 (gRPC) and :8080 (HTTP); ARGS='--log-level debug' adds flags
 	bin/sidecar serve --rules deploy/rules $(ARGS)
 
 .PHONY: demo
-demo: ## Put real Envoy and a small backend in front, and print the curl lines to try
-	@ENVOY=$$(scripts/envoy.sh); export ENVOY; go build -o bin/demo ./test/demo && exec bin/demo $(ARGS)
+demo: build ## Put real Envoy and a small backend in front, and print the curl lines to try
+	$(BUILD) ./test/demo
+	@ENVOY=$$(scripts/envoy.sh); export ENVOY; exec bin/demo -sidecar bin/sidecar $(ARGS)
 
 .PHONY: test
 test: ## Run all tests: unit, property, with real Redis, end to end through real Envoy, with the race detector (about 9 minutes on two cores)

@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -66,12 +67,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(stdout, "Looking for Envoy (the first time it is fetched) and building the sidecar …")
+	fmt.Fprintln(stdout, "Looking for Envoy …")
 	envoy, err := parts.FindEnvoy(ctx, root)
 	if err != nil {
 		return quiet(ctx, err)
 	}
 	if *binary == "" {
+		fmt.Fprintln(stdout, "Building the sidecar …")
 		if *binary, err = parts.Program(ctx, root, "cmd/sidecar", false); err != nil {
 			return quiet(ctx, err)
 		}
@@ -118,6 +120,7 @@ func serve(ctx context.Context, s stage, stdout io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, end(envoy.Process)) }()
 
+	go warn(ctx, sidecar.Process, stdout)
 	fmt.Fprint(stdout, s.invitation)
 	select {
 	case <-ctx.Done():
@@ -129,6 +132,20 @@ func serve(ctx context.Context, s stage, stdout io.Writer) (err error) {
 		return fmt.Errorf("Envoy has ended by itself; its last lines:\n%s", envoy.Tail(20))
 	case err := <-backend.Ended():
 		return fmt.Errorf("the backend has ended by itself: %w", err)
+	}
+}
+
+// warn prints the warnings and errors of the sidecar's log until the sidecar ends or ctx is done.
+func warn(ctx context.Context, sidecar *parts.Process, stdout io.Writer) {
+	for next := 0; ; {
+		line, after, err := sidecar.Await(ctx, next, func(line string) bool {
+			return strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR")
+		})
+		if err != nil {
+			return
+		}
+		fmt.Fprintln(stdout, "sidecar:", line)
+		next = after
 	}
 }
 

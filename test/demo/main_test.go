@@ -1,12 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/test/parts"
 )
 
 func TestDeps(t *testing.T) {
@@ -27,5 +29,18 @@ func TestEveryExampleHasAnInvitation(t *testing.T) {
 	}
 	if _, err := invitationTo("nothing"); err == nil {
 		t.Error("an example that does not exist: got no error")
+	}
+}
+
+func TestWarningsOfTheSidecarAreShown(t *testing.T) {
+	log := "level=INFO msg=a\nlevel=WARN msg=b\nlevel=INFO msg=c\nlevel=ERROR msg=d\n"
+	sidecar, err := parts.Start("sidecar", "/bin/sh", "-c", `printf "$0"`, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown bytes.Buffer
+	warn(t.Context(), sidecar, &shown)
+	if got, want := shown.String(), "sidecar: level=WARN msg=b\nsidecar: level=ERROR msg=d\n"; got != want {
+		t.Errorf("shown: got %q, want %q", got, want)
 	}
 }

@@ -16,7 +16,7 @@ IMAGE ?= weir
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
 STAMP = -X github.com/weirproxy/weir/internal/version.linked=$(VERSION) -X github.com/weirproxy/weir/internal/version.revision=$(REVISION)
-# One set of flags, so that the programs share what is compiled.
+# With one set of flags the programs share their compiled packages.
 BUILD = CGO_ENABLED=0 go build -trimpath -ldflags='$(STAMP)' -o bin/
 BENCH ?= .
 BENCHFLAGS ?= -benchmem

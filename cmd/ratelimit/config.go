@@ -120,8 +120,7 @@ func (c *config) complete(set func(name string) bool) []error {
 	j.AnyClient = j.From == server.JSONFromAnywhere
 	c.completeStatistics(set)
 	errs := append(c.completeTLS(), c.completeRedis()...)
-	errs = append(errs, c.Record.Check("WEIR_RECORD", "WEIR_HASH_VALUES", "WEIR_HASH_SALT_FILE")...)
-	return append(errs, settings.Mistakes("WEIR_STATE_DIR", c.State.Check(c.Backend == backendRedis))...)
+	return append(errs, c.Record.Check("WEIR_RECORD", "WEIR_HASH_VALUES", "WEIR_HASH_SALT_FILE")...)
 }
 
 // completeStatistics chooses the sinks of the metrics. The original's default, StatsD, gives way to

@@ -10,7 +10,6 @@ import (
 
 	"github.com/weirproxy/weir/internal/app"
 	"github.com/weirproxy/weir/internal/rules/xds"
-	"github.com/weirproxy/weir/internal/settings"
 	"github.com/weirproxy/weir/internal/tracing"
 	"github.com/weirproxy/weir/internal/version"
 	"github.com/weirproxy/weir/pkg/server"
@@ -64,8 +63,7 @@ func (c *config) complete() []error {
 	if tracing.Configured() {
 		c.Tracing = &tracing.Options{Service: "weir", Attributes: map[string]string{"service.version": version.Read().Version}, Ratio: 1}
 	}
-	return slices.Concat(errs, c.completeXDS(), c.completeTLS(), c.completeStore(),
-		settings.Mistakes("state-dir", c.State.Check(c.InRedis)), c.Record.Check("record", "hash-values", "hash-salt-file"))
+	return slices.Concat(errs, c.completeXDS(), c.completeTLS(), c.completeStore(), c.Record.Check("record", "hash-values", "hash-salt-file"))
 }
 
 // partSettings returns the settings of the parts that app.Run finds mistakes in.

@@ -208,9 +208,11 @@ func (p *process) keepState(ctx context.Context) (err error) {
 
 // keepGrants loads the grants that are kept in Redis, or in the directory of the counts.
 func (p *process) keepGrants(context.Context) error {
-	o := grants.Options{Limiter: p.limiter, Dir: p.State.Dir, Logger: p.Logger}
+	o := grants.Options{Limiter: p.limiter, Logger: p.Logger}
 	if p.stores.redis != nil {
 		o.Redis = p.stores.redis
+	} else {
+		o.Dir = p.State.Dir
 	}
 	keeper, err := grants.Open(p.signals.stop, o)
 	if err != nil {

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -82,17 +81,9 @@ type TLS struct {
 	ClientNames []string // a client's certificate must have one of these names; empty: any name
 }
 
-// State is the directory in which counts in memory outlive the process. Without a Dir it is off. A
-// State needs a store without Redis.
+// State is the directory in which counts in memory outlive the process. Without a Dir it is off. With
+// Redis these are the last states that Redis told, for a start while Redis is away.
 type State struct{ Dir string }
-
-// Check returns an error for a directory beside counts in Redis.
-func (s State) Check(redis bool) error {
-	if s.Dir != "" && redis {
-		return errors.New("counts in Redis outlive a restart there: must be off unless counts are in memory")
-	}
-	return nil
-}
 
 // Record is the directory in which all requests are recorded. Without a Dir it is off.
 type Record struct {

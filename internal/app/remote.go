@@ -42,9 +42,9 @@ func newRemoteCollector(stats func() remoteStats) prometheus.Collector {
 		metrics.New("overdue_decisions_total", "Requests decided without the remote store, as a grant had no answer for longer than usual."),
 		metrics.New("deferred_hits_total",
 			"Hits that the remote store was told of later: of requests denied from memory, and those to give back."),
-		metrics.New("lost_hits_total", "Hits that the remote store has not confirmed; it may have counted some."),
-		metrics.New("unknown_hits_total", "Hits that the remote store was told of once more as an answer never came, once for each time. "+
-			"The store counted at most so many too often."),
+		metrics.New("lost_hits_total", "Hits that the remote store was to count later, and that were dropped."),
+		metrics.New("unknown_hits_total", "Hits that the remote store was told of once more as an answer never came, once for each time, and hits that it may "+
+			"not have given back. The store counted at most so many too often."),
 		metrics.New("forgotten_hits_total", "Hits that mattered to no decision any more before the remote store could be told."),
 		metrics.New("owed_keys", "Keys with hits that the remote store does not know of, once for each window."),
 		metrics.New("disagreements_total", "Requests that the remote store decided otherwise than this program. The store's verdict counted."),

@@ -114,11 +114,17 @@ func (c *call) refuse(err error) {
 // size returns the sum of the call's hits without holders, each without its sign.
 func (c *call) size() (hits int64) {
 	for i := range c.charges {
-		if !c.held(i) {
-			hits += max(c.charges[i].Hits, -c.charges[i].Hits)
-		}
+		hits += max(c.hits(i), -c.hits(i))
 	}
 	return hits
+}
+
+// hits returns the hits of charge i; 0 if it has a holder.
+func (c *call) hits(i int) int64 {
+	if c.held(i) {
+		return 0
+	}
+	return c.charges[i].Hits
 }
 
 type hold struct {

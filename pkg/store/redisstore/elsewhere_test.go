@@ -147,4 +147,7 @@ func TestHitsOfARequestOverTwoServersAreChargedOnBoth(t *testing.T) {
 		}
 		eventually(t, "the second is over", func() bool { return remains(t, patient, second) == 100 })
 	}
+	if stats := s.Stats(); stats.LostHits != 0 || stats.UnknownHits != 0 {
+		t.Errorf("%+v; want no hit lost, as each is counted once", stats)
+	}
 }

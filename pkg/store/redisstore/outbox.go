@@ -118,7 +118,15 @@ func (o *outbox) countLocked(sh *shard) {
 	m.expiredHolds.Add(c.ExpiredEvents)
 }
 
-func (o *outbox) lose(hits int64) { o.metrics.lostHits.Add(uint64(max(hits, -hits))) }
+// lose counts hits of which Redis may not have been told: hits to charge are lost, and hits to give
+// back may stay charged.
+func (o *outbox) lose(hits int64) {
+	if hits < 0 {
+		o.metrics.unknownHits.Add(uint64(-hits))
+	} else {
+		o.metrics.lostHits.Add(uint64(hits))
+	}
+}
 
 func (o *outbox) clocks() owed.Clocks { return owed.Clocks{Redis: o.nowOf(false), Here: o.here()} }
 

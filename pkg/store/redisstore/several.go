@@ -99,16 +99,13 @@ const (
 )
 
 // giveBack has the outbox give back the reservations of a request that failed. A part without an
-// answer may have been applied, and stays as if used. So do the hits of holders that have begun:
-// their end corrects the hits, and so does HoldLater.
+// answer may have been applied: Instead settles the part when its outcome is known. The hits of
+// holders that have begun stay as if used: their end corrects the hits, and so does HoldLater.
 func (s *Store) giveBack(parts []*transaction) {
 	for _, p := range parts {
-		switch {
-		case p.outcome() == nil:
+		if p.outcome() == nil {
 			s.owe(p, s.settle(p, isUndone))
 			p.status.Store(abandoned) // as if Redis had not applied the part
-		case !p.unsent():
-			s.lose(p.size())
 		}
 	}
 }
@@ -120,7 +117,9 @@ func (s *Store) settleLater(p, change *transaction) {
 	case change.unsent():
 		s.owe(p, change)
 	default:
-		s.lose(change.size())
+		for n := range change.charges {
+			s.lose(change.hits(n))
+		}
 	}
 }
 

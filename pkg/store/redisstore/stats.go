@@ -26,8 +26,8 @@ type Stats struct {
 	Transactions uint64          // in these calls: requests, or the parts of requests in one slot
 	RoundTrip    store.Durations // of each call
 	DeferredHits uint64          // hits that were sent later, see [Store.Later]: charged or given back
-	LostHits     uint64          // hits that should have been, and were not for certain
-	UnknownHits  uint64          // hits charged once more for each call without a known outcome: at most so many were charged too often
+	LostHits     uint64          // hits that should have been charged, and were not for certain: limits may admit as many too many
+	UnknownHits  uint64          // at most so many were charged too often: for each call without a known outcome, or not given back
 	ExpiredHits  uint64          // hits that came to matter to no decision before Redis could be told
 	OwedKeys     int             // keys with hits that Redis does not know of, now, counted once for each window
 

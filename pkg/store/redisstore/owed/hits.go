@@ -34,7 +34,7 @@ func Chargeable(c *store.Charge) bool {
 }
 
 // Add adds the hits of a charge at an instant. here says that the instant is of this process's
-// clock. fix may be zero. Hits above the bounds are lost.
+// clock. fix may be zero. Hits above the bounds are lost, or stay charged.
 func (b *Book) Add(c *store.Charge, at algorithms.Instant, here bool, fix Fix) {
 	switch {
 	case Chargeable(c):
@@ -45,7 +45,7 @@ func (b *Book) Add(c *store.Charge, at algorithms.Instant, here bool, fix Fix) {
 	case c.Limit.Period%Granularity == 0:
 		return
 	}
-	b.counts.Lost += size(c.Hits)
+	b.counts.lose(c.Hits)
 }
 
 // Open adds the hits of a request whose outcome is open: Owed has them, and no call tells them.
@@ -229,9 +229,9 @@ func (h *Hits) told(b *Book, t *Telling, o Outcome) {
 		switch c := &t.Charges[i]; {
 		case o == Applied:
 		case r != nil:
-			r.dropped += size(c.Hits)
+			r.dropped.lose(c.Hits)
 		case o == Unknown && c.Hits < 0 || b.closed:
-			b.counts.Lost += size(c.Hits)
+			b.counts.lose(c.Hits)
 		default:
 			if o == Unknown {
 				b.counts.Unknown += size(c.Hits)

@@ -24,7 +24,7 @@ const Overdue = 2 * time.Second
 const (
 	MostHits      = 1024 // entries of hits
 	MostHolders   = 1024
-	mostBack      = 16 // entries of hits of one key; more hits to give back are lost
+	mostBack      = 16 // entries of hits of one key; more hits to give back stay charged
 	mostEvents    = 4  // of one holder
 	longestRest   = 10 * time.Second
 	hitsOfASlot   = 1<<40 - 1 // as in a value of Redis
@@ -48,16 +48,26 @@ type Book struct {
 // resets is the resets of a key that are under way.
 type resets struct {
 	under   int
-	dropped uint64 // hits, each without its sign
+	dropped Counts
 }
 
-// Counts counts hits, each without its sign, and events of holders by their end.
+// Counts counts hits, each without its sign, and events of holders, by their end.
 type Counts struct {
-	Lost    uint64 // hits that Redis is not told of
-	Unknown uint64 // hits that Redis may have charged, and is told again
+	Lost    uint64 // hits that Redis should charge, and is not told of
+	Unknown uint64 // hits that Redis may charge too often: told again after no answer, or not given back for certain
 	Expired uint64 // hits that came to matter to no decision
 
 	ToldEvents, LostEvents, ExpiredEvents uint64
+}
+
+// lose counts hits of which Redis is not told, or may not have been: hits to charge are lost, and
+// hits to give back may stay charged.
+func (c *Counts) lose(hits int64) {
+	if hits < 0 {
+		c.Unknown += size(hits)
+	} else {
+		c.Lost += size(hits)
+	}
 }
 
 // Clocks is one instant by the clock of Redis and by the clock of this process.
@@ -143,7 +153,7 @@ func (b *Book) Tell(e Entry) *Telling {
 }
 
 // Told ends a telling. Hits to charge, and events, wait again unless Redis has applied them: a hit
-// without an answer may count once more. A hit to give back is lost then, as a lost hit is better
+// without an answer may count once more. A hit to give back may stay charged then, which is better
 // than one that is given back twice. An event that Redis has applied has no second effect. Nothing
 // waits again while the key is being reset.
 func (b *Book) Told(t *Telling, o Outcome) { t.told(b, t, o) }
@@ -159,32 +169,33 @@ func (b *Book) BeginReset(key []byte) {
 		b.resets[string(key)] = r
 	}
 	r.under++
-	b.drop(string(key), &r.dropped, new(uint64))
+	b.drop(string(key), &r.dropped)
 }
 
 // EndReset ends a BeginReset of the key, and drops the hits that came meanwhile. If the reset
 // failed, the dropped hits of the key are lost.
 func (b *Book) EndReset(key []byte, failed bool) {
 	r := b.resets[string(key)]
-	b.drop(string(key), &r.dropped, new(uint64))
+	b.drop(string(key), &r.dropped)
 	if failed {
-		b.counts.Lost += r.dropped
+		b.counts.Lost += r.dropped.Lost
+		b.counts.Unknown += r.dropped.Unknown
 	}
-	r.dropped = 0
+	r.dropped = Counts{}
 	if r.under--; r.under == 0 {
 		delete(b.resets, string(key))
 	}
 }
 
-// drop drops all that waits for a key, and counts it.
-func (b *Book) drop(key string, hits, events *uint64) {
+// drop drops all that waits for a key, and counts it as lost.
+func (b *Book) drop(key string, counts *Counts) {
 	for _, h := range slices.Backward(b.hits[key]) { // tidy removes h
-		*hits += size(h.waiting())
+		counts.lose(h.waiting())
 		h.slots = [slotsOfAnItem]int64{}
 		h.tidy(b)
 	}
 	for _, h := range b.holders[key] {
-		*events += uint64(len(h.events) - h.under)
+		counts.LostEvents += uint64(len(h.events) - h.under)
 		h.events = h.events[:h.under]
 		h.tidy(b)
 	}
@@ -194,10 +205,10 @@ func (b *Book) drop(key string, hits, events *uint64) {
 func (b *Book) Close() {
 	b.closed = true
 	for key := range b.hits {
-		b.drop(key, &b.counts.Lost, &b.counts.LostEvents)
+		b.drop(key, &b.counts)
 	}
 	for key := range b.holders {
-		b.drop(key, &b.counts.Lost, &b.counts.LostEvents)
+		b.drop(key, &b.counts)
 	}
 	clear(b.hits)
 	clear(b.holders)

@@ -32,7 +32,7 @@ func charge(a algorithms.Algorithm, hits int64) store.Charge {
 // model is a slow Book of hits: lists of hits and sums.
 type model struct {
 	groups []*group
-	resets map[algorithms.Algorithm]uint64 // dropped hits of the keys that are being reset
+	resets map[algorithms.Algorithm]dropped // of the keys that are being reset
 	counts Counts
 }
 
@@ -109,14 +109,21 @@ func (m *model) owed(a algorithms.Algorithm, now algorithms.Instant) (sum int64)
 	return sum
 }
 
-func (m *model) drop(a algorithms.Algorithm) (dropped uint64) {
+// dropped is hits to charge and hits to give back.
+type dropped struct{ charge, back uint64 }
+
+func (d dropped) and(hits int64) dropped {
+	return dropped{d.charge + uint64(max(hits, 0)), d.back + uint64(max(-hits, 0))}
+}
+
+func (m *model) drop(a algorithms.Algorithm, d dropped) dropped {
 	for _, g := range m.groups {
 		if g.algorithm == a {
-			dropped += size(g.sum())
+			d = d.and(g.sum())
 			g.waiting = nil
 		}
 	}
-	return dropped
+	return d
 }
 
 func size(n int64) uint64 { return uint64(max(n, -n)) }
@@ -130,21 +137,21 @@ type underWay struct {
 func TestBookOwesAsPlainLists(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var b Book
-		m := &model{resets: map[algorithms.Algorithm]uint64{}}
+		m := &model{resets: map[algorithms.Algorithm]dropped{}}
 		var sent []underWay
 		now := start
 		clocks := func() Clocks { return Clocks{Redis: now, Here: now} }
 		told := func(u underWay, o Outcome) {
-			dropped, resets := m.resets[u.of.algorithm]
+			gone, resets := m.resets[u.of.algorithm]
 			for i := range u.what.Charges {
 				c := &u.what.Charges[i]
 				switch {
 				case o == Applied:
 				case resets:
-					dropped += size(c.Hits)
-					m.resets[u.of.algorithm] = dropped
+					gone = gone.and(c.Hits)
+					m.resets[u.of.algorithm] = gone
 				case o == Unknown && c.Hits < 0:
-					m.counts.Lost += size(c.Hits)
+					m.counts.Unknown += size(c.Hits)
 				default:
 					if o == Unknown {
 						m.counts.Unknown += size(c.Hits)
@@ -206,16 +213,17 @@ func TestBookOwesAsPlainLists(t *testing.T) {
 					}
 				}
 			case 7:
-				dropped, resets := m.resets[a]
+				gone, resets := m.resets[a]
 				if !resets {
 					b.BeginReset(c.Key)
-					m.resets[a] = m.drop(a)
+					m.resets[a] = m.drop(a, dropped{})
 					break
 				}
 				failed := rapid.Bool().Draw(t, "failed")
 				b.EndReset(c.Key, failed)
-				if dropped += m.drop(a); failed {
-					m.counts.Lost += dropped
+				if gone = m.drop(a, gone); failed {
+					m.counts.Lost += gone.charge
+					m.counts.Unknown += gone.back
 				}
 				delete(m.resets, a)
 			}
@@ -350,7 +358,7 @@ func TestBookHasBounds(t *testing.T) {
 		c := charge(algorithms.TokenBucket, -1)
 		back.Add(&c, start.Add(time.Duration(n)*time.Second), false, Fix{})
 	}
-	if hits, _ := back.Size(); hits != 16 || back.Drain().Lost != 4 {
+	if hits, _ := back.Size(); hits != 16 || back.Drain() != (Counts{Unknown: 4}) {
 		t.Errorf("%d entries of hits to give back to one key, want 16", hits)
 	}
 }

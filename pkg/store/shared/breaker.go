@@ -40,7 +40,7 @@ const (
 	defaultFailures   = 5
 	defaultFailingFor = 25 * time.Millisecond
 	defaultMinOpen    = 100 * time.Millisecond
-	defaultMaxOpen    = 5 * time.Second
+	defaultMaxOpen    = 400 * time.Millisecond // and defaultMinOpen of half-open: half a second
 )
 
 // pace is how fast the state changes. A zero field means the default.

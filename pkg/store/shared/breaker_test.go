@@ -439,3 +439,24 @@ func TestSilentPrimaryIsNotAskedThoughNoRequestHasFailed(t *testing.T) {
 		r.want(Closed)
 	})
 }
+
+func TestAnOutageEndsHalfASecondAfterTheStoreIsBackHoweverLongItWas(t *testing.T) {
+	for _, requests := range []bool{true, false} {
+		for _, outage := range []time.Duration{time.Second, 3500 * time.Millisecond, time.Minute, time.Hour} {
+			inBubbleAway(t, setup{}, func(r *rig) {
+				time.Sleep(outage)
+				r.probeAnswers(nil)
+				r.primary.fail(nil)
+				for back := time.Now(); r.State() != Closed; synctest.Wait() {
+					if took := time.Since(back); took > 500*time.Millisecond {
+						r.t.Fatalf("after an outage of %v, with requests %v: %v after %v", outage, requests, r.State(), took)
+					}
+					time.Sleep(10 * time.Millisecond)
+					if requests {
+						r.hit()
+					}
+				}
+			})
+		}
+	}
+}

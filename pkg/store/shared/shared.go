@@ -42,7 +42,7 @@
 //
 // Each process finds out by itself that the remote store is back. The rest is for all, so all
 // should charge their hits first. Limits of a minute and more stay divided for as long as the
-// outage was, at most for six seconds.
+// outage was, at most for 1.4 seconds.
 //
 // # Holders
 //

@@ -2,26 +2,19 @@ package grants
 
 import (
 	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
-
-	"github.com/weirproxy/weir/pkg/limiter"
 )
 
 // journal is the file "grants" in a directory: one change on each line, in the order of the
 // changes. A change is on the disk before it counts. A line that a crash cut off has no line break,
 // and is ignored. The file is written anew when most of its lines no longer matter: to
-// "grants.new", which then takes the name of the file.
+// "grants.new", which then takes the name of the file. The file before stays as "grants.old".
 //
 // On a full disk the grants are in memory alone. The Keeper then tries again to write the file
 // anew: at a change by an operator, and after waits that double with each failure.
@@ -38,95 +31,17 @@ type journal struct {
 	sync func(*os.File) error // (*os.File).Sync, but in tests
 }
 
-// change is one line of the journal: a grant that takes a slot, or the end of the grant in a slot.
-type change struct {
-	Slot  string          `json:"slot"`
-	Grant json.RawMessage `json:"grant,omitempty"` // a record; absent for an end
-}
-
-// spareLines is a number of lines without a meaning, from which on a journal may be written anew.
-const spareLines = 1000
+// Bounds of the file.
+const (
+	spareLines = 1000    // lines without a meaning, from which on the file may be written anew
+	maxFile    = 1 << 30 // bytes; a larger file is not read
+)
 
 // Waits after failed attempts to write. An attempt writes all grants, up to 30 MB.
 const (
 	minRetryWait = time.Second // also between two attempts because of changes by operators
 	maxRetryWait = 30 * time.Second
 )
-
-// openJournalLocked loads the grants in the directory. mu must be held.
-func (k *Keeper) openJournalLocked(ctx context.Context) {
-	k.journal = &journal{path: filepath.Join(k.options.Dir, "grants"), sync: (*os.File).Sync}
-	logger := k.options.Logger
-	data, err := read(k.journal.path)
-	now, loaded := time.Now(), make(map[string]*limiter.Grant)
-	aside := k.journal.path + ".refused-" + now.UTC().Format("20060102T150405.000000000Z")
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		data = nil // or a part
-		logger.LogAttrs(ctx, slog.LevelError, "saved grants cannot be read: no grant is in force",
-			slog.String("file", k.journal.path), slog.String("error", err.Error()),
-			slog.String("set_aside", aside), slog.Any("not_set_aside", os.Rename(k.journal.path, aside)))
-	}
-	wrong, first := 0, error(nil)
-	for line := range bytes.Lines(data[:bytes.LastIndexByte(data, '\n')+1]) {
-		at, g, err := decodeChange(line)
-		switch {
-		case err != nil:
-			if wrong++; first == nil {
-				first = err
-			}
-			delete(loaded, at) // the change took its place
-		case g == nil || !g.Until.After(now):
-			delete(loaded, at)
-		default:
-			loaded[at] = g
-		}
-	}
-	if wrong > 0 {
-		logger.LogAttrs(ctx, slog.LevelError, "some lines of the saved grants cannot be read: the other grants are in force",
-			slog.String("file", k.journal.path), slog.Int("lines", wrong), slog.String("first", first.Error()),
-			slog.String("set_aside", aside), slog.Any("not_set_aside", os.WriteFile(aside, data, 0o600)))
-	}
-	for at := range loaded {
-		if len(loaded) <= k.options.Max {
-			break
-		}
-		logger.LogAttrs(ctx, slog.LevelError, "a saved grant is above the bound, and dropped", Attrs(loaded[at])...)
-		delete(loaded, at)
-	}
-	k.setLocked(loaded)
-	if len(data) > 0 {
-		logger.LogAttrs(ctx, slog.LevelInfo, "grants loaded", slog.Int("grants", len(loaded)), slog.String("file", k.journal.path))
-	}
-	k.rewriteLocked(ctx)
-}
-
-// read reads a regular file: a pipe could keep the start waiting.
-func read(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }() // was only read
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(err, errors.New("a regular file must be there"))
-	}
-	return io.ReadAll(f)
-}
-
-// decodeChange reads a line. g is nil for the end of a grant.
-func decodeChange(line []byte) (at string, g *limiter.Grant, err error) {
-	var c change
-	if err := json.Unmarshal(line, &c); err != nil {
-		return "", nil, err
-	}
-	if c.Slot == "" {
-		return "", nil, errors.New("a change without a slot")
-	}
-	if c.Grant != nil {
-		g, err = decode(c.Grant)
-	}
-	return c.Slot, g, err
-}
 
 // appendLocked keeps a change, if there is a directory, before it counts. A failure goes to the
 // log, and the change to memory alone. mu must be held.
@@ -135,18 +50,17 @@ func (k *Keeper) appendLocked(ctx context.Context, c change) {
 	if j == nil {
 		return
 	}
-	if j.due() || j.failed != nil && time.Since(j.tried) >= minRetryWait || j.failed == nil && j.lines > 2*len(k.slots)+spareLines {
+	if j.due() || j.failed != nil && time.Since(j.tried) >= minRetryWait || j.failed == nil && j.spare(len(k.slots)) {
 		k.rewriteLocked(ctx) // before the change: the new file has the grants in force
 	}
 	if j.failed != nil {
 		return // written with all others once the file can be written
 	}
-	line, err := json.Marshal(c)
+	line, err := c.line()
 	if err != nil {
 		k.journalFailedLocked(ctx, err)
 		return
 	}
-	line = append(line, '\n')
 	_, err = j.file.WriteAt(line, j.size)
 	if err == nil {
 		err = j.sync(j.file)
@@ -158,6 +72,9 @@ func (k *Keeper) appendLocked(ctx context.Context, c change) {
 	j.size += int64(len(line))
 	j.lines++
 }
+
+// spare reports whether the file of so many grants is longer than needed.
+func (j *journal) spare(grants int) bool { return j.lines > 2*grants+spareLines || j.size > maxFile/2 }
 
 // inPlace reports whether the open file still has its name. Somebody may have removed the
 // directory.
@@ -189,18 +106,21 @@ func (k *Keeper) rewriteLocked(ctx context.Context) {
 // writeAnewLocked writes all grants to a new file, and gives the file its name when the bytes are
 // on the disk. mu must be held.
 func (k *Keeper) writeAnewLocked() (file *os.File, size int64, err error) {
-	fresh := k.journal.path + ".new"
-	file, err = os.OpenFile(fresh, os.O_RDWR|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	fresh, old := k.journal.path+".new", k.journal.path+".old"
+	if err := os.RemoveAll(fresh); err != nil { // of a process that was killed, or of somebody else: a pipe never takes all
+		return nil, 0, err
+	}
+	file, err = os.OpenFile(fresh, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, 0, err
 	}
 	to := bufio.NewWriter(file)
 	for at, g := range k.slots {
-		line, err := json.Marshal(change{Slot: at, Grant: encode(g)})
+		line, err := change{Slot: at, Grant: encode(g)}.line()
 		if err != nil {
 			return nil, 0, errors.Join(err, file.Close())
 		}
-		n, _ := to.Write(append(line, '\n')) // Flush returns the error
+		n, _ := to.Write(line) // Flush returns the error
 		size += int64(n)
 	}
 	err = to.Flush()
@@ -208,6 +128,7 @@ func (k *Keeper) writeAnewLocked() (file *os.File, size int64, err error) {
 		err = k.journal.sync(file)
 	}
 	if err == nil {
+		_, _ = os.RemoveAll(old), os.Link(k.journal.path, old) // some file systems have no links; the grants matter more
 		err = os.Rename(fresh, k.journal.path)
 	}
 	if err == nil {

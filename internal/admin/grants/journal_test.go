@@ -1,6 +1,7 @@
 package grants
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/memstore"
@@ -115,6 +118,124 @@ func TestADamagedJournalLosesItsDamagedLinesOnly(t *testing.T) {
 			t.Errorf("set aside: %q, %v", got, err)
 		}
 	})
+}
+
+// Each line has a checksum. Whichever bit of a line flips, the line has no effect. All other lines
+// have theirs.
+func TestAFlippedBitCostsItsLineOnly(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		p := in(t, dir)
+		revoked, _ := p.give(t, of("a", 5))
+		p.give(t, of("b", 6))
+		p.give(t, of("c", 7))
+		if _, _, err := p.Revoke(t.Context(), revoked.ID, "me"); err != nil {
+			t.Fatal(err)
+		}
+		p.end()
+		path := filepath.Join(dir, "grants")
+		whole := must.Get(os.ReadFile(path))(t)
+		second := bytes.IndexByte(whole, '\n') + 1
+		third := second + bytes.IndexByte(whole[second:], '\n') + 1
+		for bit := 0; bit < 8*(third-1-second); bit++ {
+			damaged := bytes.Clone(whole)
+			damaged[second+bit/8] ^= 1 << (bit % 8)
+			must.Do(t, os.WriteFile(path, damaged, 0o600))
+			next := in(t, dir)
+			next.wantLimit(t, "a", 2)
+			next.wantLimit(t, "b", 2)
+			next.wantLimit(t, "c", 7)
+			text := next.log.String()
+			if n := strings.Count(text, "level=ERROR"); n != 1 || !strings.Contains(text, "first_line=2") {
+				t.Fatalf("bit %d of the line: got %d lines of the log about damage, want 1 that names line 2\n%s", bit, n, text)
+			}
+			next.end()
+			for _, aside := range must.Get(filepath.Glob(path + ".refused-*"))(t) {
+				must.Do(t, os.Remove(aside))
+			}
+			if t.Failed() {
+				t.Fatalf("bit %d of the line", bit)
+			}
+		}
+	})
+}
+
+// The version before wrote lines without a checksum.
+func TestAFileOfTheVersionBeforeLoads(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		grant := func(id, name, requests string) string {
+			return `{"slot":"` + name + `","grant":{"id":"` + id + `","domain":"edge","entries":[["tenant","` + name + `"]],"requests":` + requests +
+				`,"until":"2000-01-01T09:00:00Z","given":"2000-01-01T00:00:00Z","reason":"a test"}}` + "\n"
+		}
+		before := grant("1", "a", "5") + grant("2", "b", "6") + `{"slot":"a"}` + "\n"
+		must.Do(t, os.WriteFile(filepath.Join(dir, "grants"), []byte(before), 0o600))
+		p := in(t, dir)
+		p.wantLimit(t, "a", 2)
+		p.wantLimit(t, "b", 6)
+		p.end()
+		if strings.Contains(p.log.String(), "level=ERROR") {
+			t.Errorf("the log has an error\n%s", &p.log)
+		}
+		if got := must.Get(os.ReadFile(filepath.Join(dir, "grants.old")))(t); string(got) != before {
+			t.Errorf("the copy of the file is %q", got)
+		}
+		if got := must.Get(os.ReadFile(filepath.Join(dir, "grants")))(t); bytes.Count(got, []byte(`,"sum":"`)) != 1 {
+			t.Errorf("the new file is %q, want one line with a checksum", got)
+		}
+	})
+}
+
+// A file above the bound is not read, and gets another name. The file here has one byte more than
+// the bound, and no block of the disk.
+func TestAFileAboveTheBoundIsSetAside(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		p := in(t, dir)
+		p.give(t, of("a", 5))
+		p.end()
+		path := filepath.Join(dir, "grants")
+		must.Do(t, os.Truncate(path, maxFile+1))
+		next := in(t, dir)
+		next.wantLimit(t, "a", 2)
+		if n := strings.Count(next.log.String(), "\n"); n != 1 || !strings.Contains(next.log.String(), "1073741825 bytes, must be at most 1073741824") {
+			t.Errorf("got %d lines in the log, want one\n%s", n, &next.log)
+		}
+		if aside := must.Get(filepath.Glob(path + ".refused-*"))(t); len(aside) != 1 {
+			t.Errorf("set aside: %v", aside)
+		}
+		next.give(t, of("b", 6))
+		next.end()
+		in(t, dir).wantLimit(t, "b", 6)
+	})
+}
+
+// A line without an end, as of a sparse file, takes no memory.
+func TestAFileOfZerosTakesNoMemory(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "grants")
+	must.Do(t, os.WriteFile(path, nil, 0o600))
+	must.Do(t, os.Truncate(path, 256<<20))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	p := in(t, dir)
+	runtime.ReadMemStats(&after)
+	if grown := after.TotalAlloc - before.TotalAlloc; grown > 16<<20 {
+		t.Errorf("reading 256 MiB of zeros allocates %d bytes, want at most 16 MiB", grown)
+	}
+	p.give(t, of("a", 5))
+	p.end()
+	in(t, dir).wantLimit(t, "a", 5)
+}
+
+// A pipe in place of a file keeps nobody waiting.
+func TestAPipeInPlaceOfTheNewFile(t *testing.T) {
+	dir := t.TempDir()
+	must.Do(t, syscall.Mkfifo(filepath.Join(dir, "grants.new"), 0o600))
+	p := in(t, dir)
+	p.give(t, of("a", 5))
+	p.end()
+	in(t, dir).wantLimit(t, "a", 5)
 }
 
 // On a full disk a grant is in force and not kept, and is kept as soon as there is room.

@@ -1,0 +1,157 @@
+package grants
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/limiter"
+)
+
+// saved is the content of a journal.
+type saved struct {
+	slots map[string]*limiter.Grant
+	above int // grants beyond the bound, which are not in slots
+
+	lines int   // with a line break
+	size  int64 // of these lines, in bytes
+	plain int   // lines without a checksum
+
+	wrong, firstWrong int // lines that cannot be read; the number of the first one, from 1
+	err               error
+}
+
+// openJournalLocked loads the grants in the directory. mu must be held.
+func (k *Keeper) openJournalLocked(ctx context.Context) {
+	j := &journal{path: filepath.Join(k.options.Dir, "grants"), sync: (*os.File).Sync}
+	k.journal = j
+	logger := k.options.Logger
+	aside := j.path + ".refused-" + time.Now().UTC().Format("20060102T150405.000000000Z")
+	from, err := readSaved(j.path, k.options.Max)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		k.rewriteLocked(ctx)
+		return
+	case err != nil:
+		logger.LogAttrs(ctx, slog.LevelError, "saved grants cannot be read: no grant is in force",
+			slog.String("file", j.path), slog.String("error", err.Error()),
+			slog.String("set_aside", aside), slog.Any("not_set_aside", os.Rename(j.path, aside)))
+		k.rewriteLocked(ctx)
+		return
+	}
+	if from.wrong > 0 {
+		logger.LogAttrs(ctx, slog.LevelError, "some lines of the saved grants cannot be read: the other grants are in force",
+			slog.String("file", j.path), slog.Int("lines", from.wrong), slog.Int("first_line", from.firstWrong),
+			slog.String("first", from.err.Error()),
+			slog.String("set_aside", aside), slog.Any("not_set_aside", os.Link(j.path, aside)))
+	}
+	if from.above > 0 {
+		logger.LogAttrs(ctx, slog.LevelError, "there are more saved grants than there may be: the others have no effect",
+			slog.Int("grants", from.above), slog.Int("max", k.options.Max), slog.String("file", j.path))
+	}
+	now := time.Now()
+	for at, g := range from.slots {
+		if !g.Until.After(now) {
+			delete(from.slots, at)
+		}
+	}
+	k.setLocked(from.slots)
+	if from.lines > 0 {
+		logger.LogAttrs(ctx, slog.LevelInfo, "grants loaded", slog.Int("grants", len(k.slots)), slog.String("file", j.path))
+	}
+	j.size, j.lines = from.size, from.lines
+	if from.wrong+from.above+from.plain > 0 || j.spare(len(k.slots)) {
+		k.rewriteLocked(ctx)
+	} else if err := j.reopen(); err != nil {
+		k.journalFailedLocked(ctx, err)
+	}
+}
+
+// reopen opens the file to write behind the lines that were read. A line that a crash cut off goes.
+func (j *journal) reopen() error {
+	file, err := os.OpenFile(j.path, os.O_RDWR|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	if err := file.Truncate(j.size); err != nil {
+		return errors.Join(err, file.Close())
+	}
+	j.file = file
+	return nil
+}
+
+// readSaved reads a journal. Only a regular file of at most maxFile bytes is read: a pipe could
+// keep the start waiting.
+func readSaved(path string, most int) (*saved, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // was only read
+	info, err := file.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, errors.New("a regular file must be there")
+	case info.Size() > maxFile:
+		return nil, fmt.Errorf("%d bytes, must be at most %d", info.Size(), int64(maxFile))
+	}
+	s, from := &saved{slots: make(map[string]*limiter.Grant)}, bufio.NewReaderSize(io.LimitReader(file, maxFile), maxLine)
+	for size, long := int64(0), false; ; {
+		line, err := from.ReadSlice('\n')
+		size += int64(len(line))
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			long = true
+			continue
+		case errors.Is(err, io.EOF):
+			return s, nil
+		case err != nil:
+			return nil, err
+		}
+		s.lines++
+		s.size += size
+		if long {
+			s.fail(fmt.Errorf("%d bytes, must be at most %d", size, maxLine))
+		} else {
+			s.take(line, most)
+		}
+		size, long = 0, false
+	}
+}
+
+// take applies a line.
+func (s *saved) take(line []byte, most int) {
+	c, g, summed, err := parseLine(line)
+	if !summed {
+		s.plain++
+	}
+	if err != nil {
+		s.fail(err)
+	}
+	_, known := s.slots[c.Slot]
+	switch {
+	case g == nil:
+		delete(s.slots, c.Slot) // also of a grant that cannot be read: it took the place of the one before
+	case !known && len(s.slots) >= most:
+		s.above++
+	default:
+		s.slots[c.Slot] = g
+	}
+}
+
+// fail counts a line that cannot be read.
+func (s *saved) fail(err error) {
+	if s.wrong++; s.err == nil {
+		s.firstWrong, s.err = s.lines, err
+	}
+}

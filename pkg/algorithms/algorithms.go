@@ -155,7 +155,8 @@ func (s State) Unused() bool { return s.a|s.b == 0 }
 // the key can go into debt. The debt ends at -Capacity for a bucket and at 2*Requests for a sliding
 // count; a fixed window has no such bound.
 //
-// An instant before the last charge of the key counts as the instant of that charge. The limit must
+// An instant before the last charge of the key counts as the instant of that charge. The waits in the
+// decision count from now all the same. The limit must
 // be valid. Take denies every hit under sliding_window_log, which has [Log.Take], and under
 // concurrency, which has [Slots.Decide].
 func Take(l Limit, s State, now Instant, hits int64, countRejected bool) (State, Decision) {
@@ -163,7 +164,30 @@ func Take(l Limit, s State, now Instant, hits int64, countRejected bool) (State,
 	if k == nil || l.Period <= 0 {
 		return s, Decision{}
 	}
-	return k.take(l, s, now, min(max(hits, -MaxHits), MaxHits), countRejected)
+	next, d := k.take(l, s, now, min(max(hits, -MaxHits), MaxHits), countRejected)
+	if last := s.charged(l.Algorithm); last > now && !s.Unused() {
+		d = d.later(last.Sub(now))
+	}
+	return next, d
+}
+
+// charged returns the instant of the last charge of a state that is not unused.
+func (s State) charged(a Algorithm) Instant {
+	if a == TokenBucketInteger {
+		return s.last + Instant(s.b)
+	}
+	return s.last
+}
+
+// later returns the decision for an instant that lies wait before the instant of d. Waits of 0 stay.
+func (d Decision) later(wait time.Duration) Decision {
+	if d.RetryAfter > 0 {
+		d.RetryAfter = saturate(uint64(d.RetryAfter) + uint64(wait))
+	}
+	if d.ResetAfter > 0 {
+		d.ResetAfter = saturate(uint64(d.ResetAfter) + uint64(wait))
+	}
+	return d
 }
 
 // IdleAt returns the instant from which a key in state s is idle.

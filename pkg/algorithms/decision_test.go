@@ -44,16 +44,17 @@ func TestRetryAfterIsZeroExactlyWhenAllowed(t *testing.T) {
 func TestResetAfterIsWhenTheKeyIsFresh(t *testing.T) {
 	holds(t, func(t failer, c chooser, a Algorithm) {
 		k, now, d := used(c, a, true)
-		now = k.held(chooseNext(c, k.limit, now, d))
+		now = chooseNext(c, k.limit, now, d)
+		held := k.held(now)
 		d = k.take(now, chooseHits(c, k.limit, d, true), c.upTo("count rejected", 2) == 1)
 		switch fresh := k.idleAt(); {
 		case k.limit.Requests == 0: // Says when it ends for windows only; there is no state to forget in most.
 		case a == FixedWindow:
-			if want := k.limit.Period - elapsed(k.limit.Period, now); d.ResetAfter != want {
+			if want := saturate(uint64(held.Sub(now)) + uint64(k.limit.Period-elapsed(k.limit.Period, held))); d.ResetAfter != want {
 				t.Fatalf("at %d: reset after %v; want the window's end in %v", now, d.ResetAfter, want)
 			}
 		case fresh == math.MaxInt64: // Held at the last instant there is.
-		case fresh <= now:
+		case fresh <= held:
 			if d.ResetAfter != 0 {
 				t.Fatalf("at %d: reset after %v of a key fresh at %d: %v", now, d.ResetAfter, fresh, k)
 			}
@@ -75,8 +76,7 @@ func TestAProbeIsDeniedOnlyInDebt(t *testing.T) {
 			t.Fatalf("probe at %d denied with %d remaining: %v", now, d.Remaining, k)
 		}
 		// Debt ends when the answer says, and the key is then at its limit or better.
-		held := k.held(now)
-		if end := held.Add(d.RetryAfter); end.Sub(held) == d.RetryAfter && d.RetryAfter < math.MaxInt64 {
+		if end := now.Add(d.RetryAfter); end.Sub(now) == d.RetryAfter && d.RetryAfter < math.MaxInt64 {
 			if after := k.take(end, 0, false); !after.Allowed {
 				t.Fatalf("probe at %d denied for %v, and then again: %+v: %v", now, d.RetryAfter, after, k)
 			}
@@ -127,7 +127,7 @@ func chain(t failer, c chooser, k *key, now Instant, d Decision) Decision {
 		hits, countRejected := chooseHits(c, k.limit, d, true), c.upTo("count rejected", 2) == 1
 		was := p
 		p, d = k.log.Decide(k.limit, now, p, hits, countRejected)
-		if want := oneByOne.take(held, hits, countRejected); d != want {
+		if want := oneByOne.take(held, hits, countRejected).later(held.Sub(now)); d != want {
 			t.Fatalf("charge %d of %d at %d on top of %+v: (-one by one +pending)\n%s\n%v", i, hits, now, was, cmp.Diff(want, d), k)
 		}
 		if hits >= 0 && !d.Allowed && !countRejected && p != was {

@@ -68,7 +68,7 @@ func TestAnEarlierInstantCountsAsThatOfTheLastCharge(t *testing.T) {
 		hits, countRejected := chooseHits(c, k.limit, d, true), c.upTo("count rejected", 1) == 1
 		back, still := k.clone(), k.clone()
 		got, want := back.take(earlier, hits, countRejected), still.take(k.last(), hits, countRejected)
-		if got != want {
+		if want = want.later(k.last().Sub(earlier)); got != want {
 			t.Fatalf("%d hits at %d, before the last charge: (-at the last charge +got)\n%s\n%v", hits, earlier, cmp.Diff(want, got), k)
 		}
 		if !back.same(still) {
@@ -81,7 +81,7 @@ func TestForgettingIsFreeAfterResetAfter(t *testing.T) {
 	holds(t, func(t failer, c chooser, a Algorithm) {
 		k, now, _ := used(c, a, true)
 		d := k.take(now, 0, false)
-		reset := k.held(now).Add(d.ResetAfter)
+		reset := now.Add(d.ResetAfter)
 		if k.unused() {
 			reset = now
 		}

@@ -66,7 +66,7 @@ func TestAStepOfTheClockCarriesTheCountOfTheWindow(t *testing.T) {
 		if after.Remaining != before.Remaining || after.Allowed != before.Allowed {
 			t.Fatalf("a step of %v at %d: got %+v, before %+v: %v", step, now, after, before, k)
 		}
-		end := k.held(next).Add(after.ResetAfter)
+		end := next.Add(after.ResetAfter)
 		if elapsed(k.limit.Period, end) != 0 {
 			t.Fatalf("a step of %v at %d: the window ends at %d, which is not a multiple of the period: %v", step, now, end, k)
 		}

@@ -17,7 +17,8 @@ import (
 
 // model is the reference of one algorithm for one key; its zero value is a key never used.
 type model interface {
-	take(l Limit, now, hits num, countRejected bool) Decision
+	take(l Limit, now, hits num, countRejected bool) Decision // counts waits from the last charge, if that is later than now
+	charged() (last num, used bool)
 	change(from, to Limit, now num) // same algorithm and period
 }
 
@@ -46,8 +47,18 @@ type reference struct {
 
 func newReference(l Limit) *reference { return &reference{l, newModel(l.Algorithm)} }
 
+// take adds the time until the last charge to the waits that count from then.
 func (r *reference) take(now Instant, hits int64, countRejected bool) Decision {
-	return r.model.take(r.limit, of(now), of(min(max(hits, -MaxHits), MaxHits)), countRejected)
+	last, used := r.model.charged()
+	d := r.model.take(r.limit, of(now), of(min(max(hits, -MaxHits), MaxHits)), countRejected)
+	if used && of(now).less(last) {
+		for _, wait := range []*time.Duration{&d.RetryAfter, &d.ResetAfter} {
+			if *wait > 0 {
+				*wait = last.minus(of(now)).plus(of(*wait)).duration()
+			}
+		}
+	}
+	return d
 }
 
 func (r *reference) change(to Limit, now Instant) {
@@ -67,6 +78,13 @@ func rate(l Limit) num     { return of(l.Requests).over(of(l.Period)) }
 func banned(wait num) Decision {
 	return Decision{RetryAfter: wait.duration(), ResetAfter: wait.duration()}
 }
+
+func (b *bucketModel) charged() (last num, used bool)  { return b.last, b.used }
+func (w *windowModel) charged() (last num, used bool)  { return w.last, w.used }
+func (c *counterModel) charged() (last num, used bool) { return c.last, c.used }
+func (g *logModel) charged() (last num, used bool)     { return g.last, len(g.entries) > 0 }
+
+func (b *integerModel) charged() (last num, used bool) { return b.lastCharge, b.used }
 
 // bucketModel is semantics 2.1: a level.
 type bucketModel struct {
@@ -121,8 +139,8 @@ func (b *bucketModel) change(from, to Limit, now num) {
 
 // integerModel is semantics 2.5: whole tokens, and the instant up to which they were refilled.
 type integerModel struct {
-	used                  bool
-	tokens, last, charged num
+	used                     bool
+	tokens, last, lastCharge num
 }
 
 // at returns the tokens and the mark after a refill at now, by the words of the text, and now held
@@ -131,7 +149,7 @@ func (b *integerModel) at(l Limit, now num) (held, tokens, last num) {
 	if !b.used {
 		return now, capacity(l), now
 	}
-	held = larger(now, b.charged)
+	held = larger(now, b.lastCharge)
 	refill := held.minus(b.last).times(capacity(l)).over(of(l.Period)).floor()
 	switch {
 	case capacity(l).atMost(b.tokens.plus(refill)):
@@ -162,7 +180,7 @@ func (b *integerModel) take(l Limit, now, hits num, countRejected bool) Decision
 	d := Decision{Allowed: hits.less(zero) || hits.atMost(tokens)}
 	if hits.less(zero) || zero.less(hits) && (d.Allowed || countRejected) {
 		tokens = larger(smaller(tokens.minus(hits), capacity(l)), zero.minus(capacity(l)))
-		*b = integerModel{used: !tokens.is(capacity(l)), tokens: tokens, last: last, charged: now}
+		*b = integerModel{used: !tokens.is(capacity(l)), tokens: tokens, last: last, lastCharge: now}
 	}
 	_, left, _ := b.at(l, now)
 	d.Remaining = left.whole()
@@ -188,7 +206,7 @@ func (b *integerModel) change(from, to Limit, now num) {
 		last = now // Time that has not made a token at the old rate makes none at the new one.
 	}
 	tokens = larger(smaller(tokens, capacity(to)), of(0).minus(capacity(to)))
-	*b = integerModel{used: !tokens.is(capacity(to)), tokens: tokens, last: last, charged: now}
+	*b = integerModel{used: !tokens.is(capacity(to)), tokens: tokens, last: last, lastCharge: now}
 }
 
 // hopeless is the wait for more hits than a sliding window ever admits: until the key is idle, else

@@ -66,6 +66,7 @@ func (g *Log) Decide(l Limit, now Instant, p Pending, hits int64, countRejected 
 		return p, Decision{}
 	}
 	hits = min(max(hits, -MaxHits), MaxHits)
+	asked := now
 	now = g.held(now)
 	first, logged := g.live(l, now)
 	limit := uint64(l.Requests)
@@ -85,7 +86,7 @@ func (g *Log) Decide(l Limit, now Instant, p Pending, hits int64, countRejected 
 		p.charged = p.charged || hits > 0
 		used += uint64(hits)
 	case hits > 0 && limit == 0:
-		return p, refused(l.Period)
+		return p, refused(l.Period).later(now.Sub(asked))
 	default:
 		d.Allowed = false
 		if countRejected && used < 2*limit {
@@ -107,6 +108,9 @@ func (g *Log) Decide(l Limit, now Instant, p Pending, hits int64, countRejected 
 		d.RetryAfter = never(l, d.ResetAfter)
 	default:
 		d.RetryAfter = g.retry(l, now, first, used-p.added, used+uint64(hits)-limit)
+	}
+	if asked < now {
+		d = d.later(now.Sub(asked))
 	}
 	return p, d
 }

@@ -111,7 +111,7 @@ func TestMistakesOfTheAdminAddressAreAllTold(t *testing.T) {
 		"a token with a space":    {[]string{"--admin-token-file", tokenPath(t, "two words and some more")}, "without spaces"},
 		"a long token":            {[]string{"--admin-token-file", tokenPath(t, strings.Repeat("x", 5000))}, "must be from 16 to 4096"},
 		"no file":                 {[]string{"--admin-token-file", filepath.Join(dir, "missing")}, "admin-token-file: open " + filepath.Join(dir, "missing")},
-		"a directory":             {[]string{"--admin-token-file", dir}, "not a regular file"},
+		"a directory":             {[]string{"--admin-token-file", dir}, "must be a regular file"},
 		"authorities alone":       {[]string{"--admin-tls-client-ca", certificate}, "admin-tls-client-ca: needs admin-tls-cert and admin-tls-key"},
 		"a certificate alone":     {[]string{"--admin-tls-cert", certificate}, "admin-tls-cert, admin-tls-key: must both be given, or neither"},
 		"names without authority": {[]string{"--admin-tls-cert", certificate, "--admin-tls-key", key, "--admin-tls-client-san=me"}, "admin-tls-client-san: no authority signs the names"},

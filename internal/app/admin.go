@@ -4,16 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
-	"os"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/weirproxy/weir/internal/loglimit"
+	"github.com/weirproxy/weir/internal/regular"
 	"github.com/weirproxy/weir/internal/wire/certificates"
 )
 
@@ -27,6 +25,8 @@ type Admin struct {
 const (
 	minToken = 16
 	maxToken = 4096
+
+	maxTokenFile = 4 * maxToken // with white space around the token
 )
 
 // Check returns all mistakes in the files.
@@ -79,15 +79,7 @@ func (a *Admin) warn(ctx context.Context, at net.Addr, logger *slog.Logger) {
 }
 
 func readToken(f certificates.File) (string, error) {
-	file, err := os.OpenFile(f.Path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // else a pipe without a writer would wait here
-	if err != nil {
-		return "", fmt.Errorf("%s: %w", f.Name, err)
-	}
-	defer func() { _ = file.Close() }()
-	if info, err := file.Stat(); err == nil && !info.Mode().IsRegular() {
-		return "", fmt.Errorf("%s: %s: not a regular file", f.Name, f.Path)
-	}
-	data, err := io.ReadAll(io.LimitReader(file, maxToken+2))
+	data, err := regular.Read(f.Path, maxTokenFile)
 	if err != nil {
 		return "", fmt.Errorf("%s: %w", f.Name, err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/weirproxy/weir/internal/admin"
 	"github.com/weirproxy/weir/internal/admin/grants"
 	"github.com/weirproxy/weir/internal/lab/records"
+	"github.com/weirproxy/weir/internal/lockfile"
 	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/internal/rules/xds"
 	"github.com/weirproxy/weir/internal/snapshots"
@@ -76,17 +77,18 @@ func Run(ctx context.Context, c Config) error {
 // process is everything that runs. A part that is off stays nil.
 type process struct {
 	Config
-	signals  *signals
-	registry *prometheus.Registry
-	traces   *tracing.Tracing
-	stores   *Stores
-	limiter  *limiter.Limiter
-	reloader *reload.Reloader
-	source   *xds.Client
-	state    *snapshots.Keeper
-	server   *server.Server
-	pages    *admin.Server
-	figures  *statistics.Reader
+	signals   *signals
+	registry  *prometheus.Registry
+	traces    *tracing.Tracing
+	stores    *Stores
+	limiter   *limiter.Limiter
+	reloader  *reload.Reloader
+	source    *xds.Client
+	directory *lockfile.Directory // of the counts and the grants
+	state     *snapshots.Keeper
+	server    *server.Server
+	pages     *admin.Server
+	figures   *statistics.Reader
 
 	background []func(context.Context) error // run beside the servers; an error ends the process
 	closers    []func()                      // in the order of the start
@@ -197,11 +199,12 @@ func (p *process) keepState(ctx context.Context) (err error) {
 	if p.State.Dir == "" {
 		return nil
 	}
-	p.state, err = snapshots.Open(ctx, snapshots.Options{Dir: p.State.Dir, Store: p.stores.memory, Logger: p.Logger})
+	p.directory = lockfile.NewDirectory(p.State.Dir, "states")
+	p.onClose(p.directory.Close)
+	p.state, err = snapshots.Open(ctx, snapshots.Options{Dir: p.directory, Store: p.stores.memory, Logger: p.Logger})
 	if err != nil {
 		return &PartError{PartState, err}
 	}
-	p.onClose(p.state.Close)
 	p.beside(p.state.Run)
 	return p.register(p.state.Metrics())
 }

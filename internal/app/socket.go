@@ -53,11 +53,11 @@ func listenOnPath(ctx context.Context, path string, mode fs.FileMode) (net.Liste
 	if room := len(syscall.RawSockaddrUnix{}.Path) - 1; len(path) > room {
 		return nil, fmt.Errorf("the path has %d bytes, must have at most %d", len(path), room)
 	}
-	unlock, err := lockfile.Lock(ctx, path)
+	lock, err := lockfile.Wait(ctx, path)
 	if err != nil {
 		return nil, err
 	}
-	defer unlock()
+	defer lock.Unlock()
 	if err := removeStale(ctx, path); err != nil {
 		return nil, err
 	}
@@ -94,14 +94,14 @@ func (s *socket) Close() error {
 }
 
 func (s *socket) remove() error {
-	unlock, err := lockfile.Lock(context.Background(), s.path)
+	lock, err := lockfile.Try(s.path) // a stop waits for nobody
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // the directory is gone, and the socket with it
 	}
 	if err != nil {
 		return err // the next start replaces the socket
 	}
-	defer unlock()
+	defer lock.Unlock()
 	file, err := os.Lstat(s.path)
 	if err != nil || !os.SameFile(file, s.file) {
 		return nil //nolint:nilerr // the file is gone, or of a successor

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"io/fs"
 	"net"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/weirproxy/weir/internal/lockfile"
@@ -162,14 +164,42 @@ func TestOneOfManyStartsGetsAStaleSocket(t *testing.T) {
 
 func TestListenWaitsForTheLockOfAnotherProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	unlock := must.Get(lockfile.Lock(t.Context(), path))(t)
+	lock := must.Get(lockfile.Wait(t.Context(), path))(t)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := listenOn(ended, "unix", path, 0o660); err == nil || !strings.Contains(err.Error(), "another process holds it") {
 		t.Errorf("listenOn: got %v; want an error about the lock", err)
 	}
-	unlock()
+	lock.Unlock()
 	reach(t, mustListen(t, "unix", path, 0o660))
+}
+
+// A program that may write to the directory can put a pipe there, or hold a file of its own.
+func TestAStopWaitsForNoFileOfOthers(t *testing.T) {
+	for name, spoil := range map[string]func(lock string) error{
+		"a pipe": func(lock string) error { return syscall.Mkfifo(lock, 0o600) },
+		"a file that somebody holds": func(lock string) error {
+			other, err := os.Create(lock)
+			if err == nil {
+				t.Cleanup(func() { _ = other.Close() })
+				err = syscall.Flock(int(other.Fd()), syscall.LOCK_EX)
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "s")
+			l := must.Get(listenOn(t.Context(), "unix", path, 0o660))(t)
+			must.Do(t, os.Remove(path+".lock"))
+			must.Do(t, spoil(path+".lock"))
+			if err := l.Close(); err == nil || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("Close: got %v, want an error about the lock at once", err)
+			}
+			if _, err := net.Dial("unix", path); err == nil { //nolint:noctx // a refused connection takes no time
+				t.Error("somebody still listens")
+			}
+		})
+	}
 }
 
 // leave leaves a socket at path, as a killed process does.

@@ -1,45 +1,143 @@
-// Package lockfile locks files against other processes.
+// Package lockfile locks files and directories against other processes.
 package lockfile
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"syscall"
 	"time"
 )
 
-// ErrHeld is wrapped by the error of Lock when another process holds the lock for too long.
+// ErrHeld is wrapped by an error about a lock that another process holds.
 var ErrHeld = errors.New("another process holds it")
 
 // timeout bounds the wait for another process.
 const timeout = 3 * time.Second
 
-// Lock locks path+".lock" until the caller calls unlock or the process ends. Lock waits at most 3 s
-// for another process. The lock file must never be removed: a process that waits for the lock of a
-// removed file would lock nothing.
-func Lock(ctx context.Context, path string) (unlock func(), err error) {
+// Lock is a locked file. All methods are safe for concurrent use. Unlock must be called once.
+type Lock struct{ file *os.File }
+
+// Wait locks path+".lock" until Unlock, or until the process ends. Wait waits at most 3 s, or until
+// ctx ends, for another process.
+//
+// Only this user can open the file: its mode is 0600. Others can hold the lock of a file that they
+// own, or may read. Wait locks such a file, and then replaces it by a new one. Any other kind of
+// file is an error.
+func Wait(ctx context.Context, path string) (*Lock, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	f, err := os.OpenFile(path+".lock", os.O_RDONLY|os.O_CREATE|syscall.O_NOFOLLOW, 0o640)
-	if err != nil {
-		return nil, err
-	}
 	retry := time.NewTicker(10 * time.Millisecond)
 	defer retry.Stop()
 	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return func() { _ = f.Close() }, nil // closing unlocks
-		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
+		l, err := Try(path)
+		if !errors.Is(err, ErrHeld) {
+			return l, err
 		}
 		select {
 		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("lock %s: %w: %w", f.Name(), ErrHeld, ctx.Err()), f.Close())
+			return nil, fmt.Errorf("%w: %w", err, ctx.Err())
 		case <-retry.C:
 		}
 	}
 }
+
+// Try is Wait that waits for nobody: a lock that another process holds is an error at once.
+func Try(path string) (*Lock, error) {
+	path += ".lock"
+	l, err := open(path)
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return l, nil
+}
+
+// attempts bounds how often open meets a file that another process has just replaced.
+const attempts = 5
+
+func open(path string) (*Lock, error) {
+	for range attempts {
+		l, err := openOnce(path)
+		if err != nil || l != nil {
+			return l, err
+		}
+	}
+	return nil, fmt.Errorf("%w: it replaces the file again and again", ErrHeld)
+}
+
+// openOnce returns nil where the path has got another file meanwhile.
+func openOnce(path string) (*Lock, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600) // a pipe would wait for a writer
+	if err != nil {
+		return nil, bare(err)
+	}
+	l := &Lock{file}
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("must be a regular file: remove it")
+	}
+	if err == nil {
+		err = flock(file, info)
+	}
+	if err == nil && !private(info) && l.Held() == nil {
+		if err = os.Remove(path); err != nil {
+			err = fmt.Errorf("others can hold it: %w", bare(err))
+		}
+	}
+	if err != nil || l.Held() != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return l, nil
+}
+
+func flock(file *os.File, info fs.FileInfo) error {
+	err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	switch {
+	case !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR):
+		return err
+	case private(info):
+		return ErrHeld
+	default:
+		return fmt.Errorf("%w, maybe of another user: the file has mode %v, and belongs to user %d", ErrHeld, info.Mode(), owner(info))
+	}
+}
+
+// private reports whether no other user can open the file.
+func private(info fs.FileInfo) bool {
+	return info.Mode().Perm()&0o077 == 0 && owner(info) == os.Geteuid()
+}
+
+// owner returns the user of a file, -1 where the system does not say it.
+func owner(info fs.FileInfo) int {
+	if s, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(s.Uid)
+	}
+	return -1
+}
+
+// bare drops the operation and the path of an error.
+func bare(err error) error {
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
+		return at.Err
+	}
+	return err
+}
+
+// Held returns an error when the path no longer leads to the locked file, as after somebody has
+// removed it. Then another process can lock the path.
+func (l *Lock) Held() error {
+	named, err := os.Lstat(l.file.Name())
+	if err != nil {
+		return err
+	}
+	held, err := l.file.Stat()
+	if err == nil && !os.SameFile(named, held) {
+		err = fmt.Errorf("%s: another file has replaced the lock", l.file.Name())
+	}
+	return err
+}
+
+// Unlock lets another process lock the file, which stays.
+func (l *Lock) Unlock() { _ = l.file.Close() } // closing unlocks

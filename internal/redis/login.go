@@ -6,15 +6,14 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
-	"os"
 	"strings"
 	"sync"
 
 	"github.com/redis/rueidis"
 
+	"github.com/weirproxy/weir/internal/regular"
 	"github.com/weirproxy/weir/internal/wire/certificates"
 )
 
@@ -26,17 +25,9 @@ const maxLogin = 64 << 10 // bytes of a file
 // ReadLogin returns the password in a file, and the user if the file holds user:password. Line ends
 // at the end do not count. An empty file, and a file of more than 64 KiB, are errors.
 func ReadLogin(path string) (user, password string, err error) {
-	file, err := os.Open(path)
+	data, err := regular.Read(path, maxLogin)
 	if err != nil {
 		return "", "", err
-	}
-	defer func() { _ = file.Close() }()
-	data, err := io.ReadAll(io.LimitReader(file, maxLogin+1))
-	if err != nil {
-		return "", "", err
-	}
-	if len(data) > maxLogin {
-		return "", "", fmt.Errorf("%s: is larger than %d bytes, must hold the password", path, maxLogin)
 	}
 	if data = bytes.TrimRight(data, "\r\n"); len(data) == 0 {
 		return "", "", fmt.Errorf("%s: is empty, must hold the password", path)

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/lockfile"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
@@ -203,7 +204,7 @@ func child(dir string) int {
 	if err != nil {
 		return 1
 	}
-	k, err := Open(context.Background(), Options{Dir: dir, Store: s, Logger: slog.New(slog.DiscardHandler)})
+	k, err := Open(context.Background(), Options{Dir: lockfile.NewDirectory(dir, "states"), Store: s, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return 1
 	}

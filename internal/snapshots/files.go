@@ -55,28 +55,34 @@ func (c *counter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// write replaces the file at path by a snapshot of the store, in one step. The bytes go to the disk
-// before the file gets its name, so no crash leaves half a file there. A failure leaves no new
-// file.
-func write(f files, path string, s *memstore.Store, counted *counter) (saved memstore.Saved, err error) {
-	fresh := path + ".new"
+// writeLocked replaces the last snapshot by a new one, in one step. The bytes go to the disk before
+// the file gets its name, so no crash leaves half a file there. A failure leaves no new file. mu
+// must be held, and the directory.
+func (k *Keeper) writeLocked(counted *counter) (saved memstore.Saved, err error) {
+	f, fresh := k.files, k.path()+".new"
 	to, err := f.create(fresh)
 	if err != nil {
 		return saved, err
 	}
 	counted.to = to
-	saved, err = s.Save(counted)
+	saved, err = k.options.Store.Save(counted)
 	if err == nil {
 		err = to.Sync()
 	}
 	err = errors.Join(err, to.Close())
+	switch tenure, lost := k.options.Dir.Hold(); { // the files there may be of another process by now
+	case lost != nil:
+		return saved, errors.Join(err, lost)
+	case tenure != k.tenure:
+		return saved, errors.Join(err, errors.New("the directory was replaced meanwhile"))
+	}
 	if err == nil {
-		err = f.rename(fresh, path)
+		err = f.rename(fresh, k.path())
 	}
 	if err != nil {
 		return saved, errors.Join(err, f.remove(fresh))
 	}
-	return saved, f.syncDir(filepath.Dir(path))
+	return saved, f.syncDir(filepath.Dir(fresh))
 }
 
 // maxRefused is the number of files set aside that stay.

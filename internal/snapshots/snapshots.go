@@ -16,13 +16,12 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/weirproxy/weir/internal/lockfile"
+	"github.com/weirproxy/weir/internal/regular"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
@@ -36,8 +35,8 @@ const (
 
 // Options configures Open.
 type Options struct {
-	Dir    string          // made with mode 0700 if it is missing
-	Store  *memstore.Store // savable, and not yet in use
+	Dir    *lockfile.Directory // the caller closes it after the last Save
+	Store  *memstore.Store     // savable, and not yet in use
 	Logger *slog.Logger
 }
 
@@ -46,8 +45,8 @@ type Keeper struct {
 	options Options
 	files   files
 
-	mu     sync.Mutex // guards unlock and the directory; held while a snapshot is written
-	unlock func()     // nil without the lock of the directory
+	mu     sync.Mutex // guards the directory; held while a snapshot is written
+	tenure int        // of the directory when it was last seen; 0: never; guarded by mu
 	failed string     // the error of the last snapshot, if it failed; guarded by mu
 
 	statsMu sync.Mutex // guards stats; taken after mu
@@ -75,35 +74,39 @@ func open(ctx context.Context, o Options, f files) (*Keeper, error) {
 	k := &Keeper{options: o, files: f}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if err := k.lockLocked(ctx); err != nil {
-		if errors.Is(err, lockfile.ErrHeld) {
-			return nil, fmt.Errorf("%s: another process keeps its counts there: %w", o.Dir, err)
-		}
+	tenure, err := o.Dir.Wait(ctx)
+	if errors.Is(err, lockfile.ErrHeld) {
+		return nil, fmt.Errorf("%s: another process keeps its counts there: %w", o.Dir.Path(), err)
+	}
+	if err != nil {
 		k.failLocked(ctx, err)
 		return k, nil
 	}
+	k.enterLocked(ctx, tenure)
 	k.loadLocked(ctx)
 	return k, nil
 }
 
-func (k *Keeper) path() string { return filepath.Join(k.options.Dir, "states") }
+func (k *Keeper) path() string { return filepath.Join(k.options.Dir.Path(), "states") }
 
-// lockLocked makes and locks the directory, if that is yet to be done, and removes the leftovers of
-// a killed process. mu must be held.
-func (k *Keeper) lockLocked(ctx context.Context) error {
-	if k.unlock != nil {
-		return nil
-	}
-	if err := os.MkdirAll(k.options.Dir, 0o700); err != nil {
-		return err
-	}
-	unlock, err := lockfile.Lock(ctx, k.path())
-	if err != nil {
-		return err
-	}
-	k.unlock = unlock
+// enterLocked notes a tenure, and removes the leftovers of a killed process. mu must be held.
+func (k *Keeper) enterLocked(ctx context.Context, tenure int) {
+	k.tenure = tenure
 	if err := k.files.remove(k.path() + ".new"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		k.options.Logger.LogAttrs(ctx, slog.LevelWarn, "an unfinished snapshot stays", slog.String("error", err.Error()))
+	}
+}
+
+// holdLocked makes and locks the directory, if that is yet to be done. A snapshot from before is set
+// aside: the start could not read it. mu must be held.
+func (k *Keeper) holdLocked(ctx context.Context) error {
+	tenure, err := k.options.Dir.Hold()
+	if err != nil || tenure == k.tenure {
+		return err
+	}
+	k.enterLocked(ctx, tenure)
+	if _, err := setAside(k.files, k.path()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
 	}
 	return nil
 }
@@ -135,20 +138,12 @@ func (k *Keeper) loadLocked(ctx context.Context) {
 	}
 }
 
-// load reads the file. Only a regular file is read: a pipe could keep the start waiting.
 func load(s *memstore.Store, path string) (memstore.Loaded, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f, _, err := regular.OpenNoLink(path)
 	if err != nil {
 		return memstore.Loaded{}, err
 	}
 	defer func() { _ = f.Close() }() // was only read
-	info, err := f.Stat()
-	if err != nil {
-		return memstore.Loaded{}, err
-	}
-	if !info.Mode().IsRegular() {
-		return memstore.Loaded{}, errors.New("a regular file must be there")
-	}
 	return s.Load(f)
 }
 
@@ -160,19 +155,12 @@ func (k *Keeper) Save(ctx context.Context) error { return k.save(ctx, slog.Level
 func (k *Keeper) save(ctx context.Context, level slog.Level) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	start, locked := time.Now(), k.unlock != nil
-	err := k.lockLocked(ctx)
-	if err == nil && !locked { // the start could not read the snapshot that may be there
-		if _, err = setAside(k.files, k.path()); errors.Is(err, fs.ErrNotExist) {
-			err = nil
-		}
+	start, counted := time.Now(), &counter{}
+	var saved memstore.Saved
+	err := k.holdLocked(ctx)
+	if err == nil {
+		saved, err = k.writeLocked(counted)
 	}
-	if err != nil {
-		k.failLocked(ctx, err)
-		return err
-	}
-	counted := &counter{}
-	saved, err := write(k.files, k.path(), k.options.Store, counted)
 	if err != nil {
 		k.failLocked(ctx, err)
 		return err
@@ -196,7 +184,7 @@ func (k *Keeper) failLocked(ctx context.Context, err error) {
 	if text := err.Error(); text != k.failed {
 		k.failed = text
 		k.options.Logger.LogAttrs(ctx, slog.LevelError, "counts cannot be saved",
-			slog.String("directory", k.options.Dir), slog.String("error", text))
+			slog.String("directory", k.options.Dir.Path()), slog.String("error", text))
 	}
 }
 
@@ -230,15 +218,4 @@ func (k *Keeper) count(change func(*Stats)) {
 	k.statsMu.Lock()
 	defer k.statsMu.Unlock()
 	change(&k.stats)
-}
-
-// Close gives the directory to other processes. Close saves nothing. The Keeper must not be used
-// after.
-func (k *Keeper) Close() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.unlock != nil {
-		k.unlock()
-		k.unlock = nil
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -29,6 +30,7 @@ import (
 // process is a store with its keeper, as one process has them.
 type process struct {
 	*Keeper
+	dir   *lockfile.Directory
 	store *memstore.Store
 	log   bytes.Buffer
 }
@@ -50,13 +52,16 @@ func tryStart(t *testing.T, dir string, f files) (*process, error) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	p := &process{store: s}
-	p.Keeper, err = open(t.Context(), Options{Dir: dir, Store: s, Logger: slog.New(slog.NewTextHandler(&p.log, nil))}, f)
+	p := &process{store: s, dir: lockfile.NewDirectory(dir, "states")}
+	p.Keeper, err = open(t.Context(), Options{Dir: p.dir, Store: s, Logger: slog.New(slog.NewTextHandler(&p.log, nil))}, f)
 	if err == nil {
 		t.Cleanup(p.Close)
 	}
 	return p, err
 }
+
+// Close is the end of the process, without a last snapshot.
+func (p *process) Close() { p.dir.Close() }
 
 // hit takes that many keys once.
 func (p *process) hit(t *testing.T, keys int) {
@@ -260,7 +265,7 @@ func TestSnapshotsAreTenSecondsApartAndFiftyTimesTheirDuration(t *testing.T) {
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"internal/lockfile", "internal/metrics", "pkg/algorithms", "pkg/store", "pkg/store/memstore"},
+		Own:   []string{"internal/lockfile", "internal/metrics", "internal/regular", "pkg/algorithms", "pkg/store", "pkg/store/memstore"},
 		Never: []string{"google.golang.org/grpc", "github.com/redis", "github.com/spf13"},
 	})
 }
@@ -287,5 +292,84 @@ func TestASnapshotThatTheStartCouldNotReadIsSetAside(t *testing.T) {
 	aside, err := filepath.Glob(filepath.Join(dir, "states.refused-*"))
 	if err != nil || len(aside) != 1 {
 		t.Errorf("set aside: %q, %v; want the first snapshot\n%s", aside, err, &second.log)
+	}
+}
+
+// replaced removes a directory, and lets another process make it anew with that many keys.
+func replaced(t *testing.T, dir string, keys int) *process {
+	t.Helper()
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	other := start(t, dir, system{})
+	other.hit(t, keys)
+	if err := other.Save(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return other
+}
+
+func TestAProcessDoesNotWriteIntoADirectoryThatAnotherProcessMadeAnew(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "dir")
+	first := start(t, dir, system{})
+	first.hit(t, 100)
+	if err := first.Save(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	second := replaced(t, dir, 7)
+	const reason = "the directory was replaced, and another process uses it now"
+	for range 2 {
+		if err := first.Save(t.Context()); !errors.Is(err, lockfile.ErrHeld) || !strings.Contains(err.Error(), reason) {
+			t.Errorf("Save of the first process: got %v, want %q", err, reason)
+		}
+	}
+	if got := strings.Count(first.log.String(), reason); got != 1 {
+		t.Errorf("%d lines say so, want 1:\n%s", got, &first.log)
+	}
+	second.Close()
+	third := start(t, dir, system{})
+	if got := third.store.Stats().Keys; got != 7 {
+		t.Errorf("after the first process tried to save: %d keys, want the 7 of the second one", got)
+	}
+	third.Close()
+	if err := first.Save(t.Context()); err != nil { // nobody else uses the directory
+		t.Fatal(err)
+	}
+	if got := names(t, dir); len(got) != 2 || got[0] != "states" || !strings.HasPrefix(got[1], "states.refused-") {
+		t.Errorf("got %q, want the counts of the first process, and those of the second set aside", got)
+	}
+}
+
+// replacing is files of a directory that another process makes anew while a snapshot is written.
+type replacing struct {
+	system
+	replace func()
+}
+
+func (r replacing) create(path string) (file, error) {
+	f, err := r.system.create(path)
+	r.replace()
+	return f, err
+}
+
+func TestADirectoryMayBeReplacedWhileASnapshotIsWritten(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "dir")
+	var second *process
+	first := start(t, dir, &replacing{replace: func() {
+		second = replaced(t, dir, 7)
+		if err := os.WriteFile(filepath.Join(dir, "states.new"), nil, 0o600); err != nil { // as while the second one writes
+			t.Error(err)
+		}
+	}})
+	first.hit(t, 100)
+	if err := first.Save(t.Context()); !errors.Is(err, lockfile.ErrHeld) {
+		t.Errorf("Save: got %v, want ErrHeld", err)
+	}
+	if got := names(t, dir); !slices.Equal(got, []string{"states", "states.new"}) {
+		t.Errorf("got %q, want the files of the second process", got)
+	}
+	second.Close()
+	if got := start(t, dir, system{}).store.Stats().Keys; got != 7 {
+		t.Errorf("the next start: %d keys, want the 7 of the second process", got)
 	}
 }

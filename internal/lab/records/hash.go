@@ -7,11 +7,10 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
-	"fmt"
 	"hash"
-	"os"
 	"slices"
 
+	"github.com/weirproxy/weir/internal/regular"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
@@ -64,15 +63,7 @@ func (h *hasher) hash(value string) string {
 
 // ReadSalt reads the salt in a file, without line ends at its end.
 func ReadSalt(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	const most = 1 << 20
-	if !info.Mode().IsRegular() || info.Size() > most {
-		return nil, fmt.Errorf("%s: must be a regular file of at most %d bytes", path, most)
-	}
-	data, err := os.ReadFile(path)
+	data, err := regular.Read(path, 1<<20)
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,6 @@
 package records
 
 import (
-	"context"
 	"errors"
 	"io"
 	"io/fs"
@@ -36,7 +35,7 @@ func create(path string) (io.WriteCloser, error) {
 type output struct {
 	options Options
 	create  func(path string) (io.WriteCloser, error)
-	unlock  func() // nil without the lock of the directory
+	dir     *lockfile.Directory
 
 	path    string         // of the open file
 	file    io.WriteCloser // nil without one
@@ -64,23 +63,6 @@ func (o *output) Write(p []byte) (int, error) {
 	o.size += int64(n)
 	o.count(func(s *Stats) { s.Bytes += uint64(n) })
 	return n, err
-}
-
-// lock makes and locks the directory.
-func (o *output) lock(ctx context.Context) error {
-	path := filepath.Join(o.options.Dir, "requests")
-	if o.unlock != nil {
-		if _, err := os.Lstat(path + ".lock"); err == nil {
-			return nil
-		}
-		o.unlockDir() // the lock has gone with the directory
-	}
-	if err := os.MkdirAll(o.options.Dir, 0o700); err != nil {
-		return err
-	}
-	var err error
-	o.unlock, err = lockfile.Lock(ctx, path)
-	return err
 }
 
 // try makes and removes a file, as a lock that was there before says nothing about the directory.
@@ -113,7 +95,7 @@ func (o *output) open() bool {
 	if !o.retryAt.IsZero() && time.Now().Before(o.retryAt) {
 		return false
 	}
-	err := o.lock(context.Background())
+	_, err := o.dir.Hold()
 	if err == nil {
 		err = o.makeRoom()
 	}
@@ -194,7 +176,6 @@ func (o *output) flush() {
 		o.written()
 	}
 	if _, err := os.Lstat(o.path); err != nil {
-		o.unlockDir() // the lock may have gone with the directory
 		o.fail(err, 0)
 		o.retryAt = time.Time{} // the next file may be open at once
 	}
@@ -229,14 +210,7 @@ func (o *output) finish() {
 // close ends the open file, and gives the directory to other processes.
 func (o *output) close() {
 	o.finish()
-	o.unlockDir()
-}
-
-func (o *output) unlockDir() {
-	if o.unlock != nil {
-		o.unlock()
-		o.unlock = nil
-	}
+	o.dir.Close()
 }
 
 // fail gives up the open file, and logs an error unless the last one was the same.

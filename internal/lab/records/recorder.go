@@ -84,13 +84,13 @@ func newRecorder(ctx context.Context, o Options, create func(path string) (io.Wr
 		return nil, fmt.Errorf("salt: has %d bytes: must have at least %d", len(o.Salt), MinSalt)
 	}
 	r := &Recorder{
-		out:     &output{options: o, create: create},
+		out:     &output{options: o, create: create, dir: lockfile.NewDirectory(o.Dir, "requests")},
 		hasher:  newHasher(o.HashValues, o.Salt),
 		wake:    make(chan struct{}, 1),
 		filling: make([]byte, 0, bufferBytes),
 		spare:   make([]byte, 0, bufferBytes),
 	}
-	err := r.out.lock(ctx)
+	_, err := r.out.dir.Wait(ctx)
 	if errors.Is(err, lockfile.ErrHeld) {
 		return nil, fmt.Errorf("%s: another process records there: %w", o.Dir, err)
 	}
@@ -99,7 +99,7 @@ func newRecorder(ctx context.Context, o Options, create func(path string) (io.Wr
 	}
 	switch {
 	case err != nil && o.Writable:
-		r.out.unlockDir()
+		r.out.dir.Close()
 		return nil, fmt.Errorf("%s: cannot record there: %w", o.Dir, err)
 	case err != nil:
 		r.out.fail(err, 0)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pelletier/go-toml/v2"
 
+	"github.com/weirproxy/weir/internal/regular"
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
@@ -198,7 +199,7 @@ func (f Files) readFile(path string, size *int) (source descriptors.Source, err 
 			err = FileError{File: path, Err: bare(err)}
 		}
 	}()
-	file, info, err := openRegular(path)
+	file, info, err := regular.Open(path)
 	if err != nil {
 		return source, err
 	}

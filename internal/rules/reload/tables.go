@@ -8,8 +8,8 @@ import (
 	"errors"
 	"io"
 	"maps"
-	"os"
 
+	"github.com/weirproxy/weir/internal/regular"
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
@@ -70,7 +70,7 @@ func (t *tables) read(path string) (f tableFile) {
 }
 
 func (t *tables) bytes(path string) ([]byte, error) {
-	file, info, err := openRegular(path)
+	file, info, err := regular.Open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -92,30 +92,9 @@ func (t *tables) bytes(path string) ([]byte, error) {
 	return data.Bytes(), nil
 }
 
-// openRegular opens a regular file. Other files are refused: reading a pipe could last for ever.
-func openRegular(path string) (*os.File, os.FileInfo, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, nil, errors.New("must be a regular file")
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	info, err = file.Stat() // of the open file: the name may mean another one by now
-	if err != nil {
-		_ = file.Close()
-		return nil, nil, err
-	}
-	return file, info, nil
-}
-
 // printOf identifies the bytes of a table: their SHA-256 up to the bound and a byte, or the error.
 func printOf(path string, bounds descriptors.Options) string {
-	file, _, err := openRegular(path)
+	file, _, err := regular.Open(path)
 	if err != nil {
 		return bare(err).Error()
 	}

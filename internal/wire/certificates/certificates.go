@@ -15,8 +15,9 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
+
+	"github.com/weirproxy/weir/internal/regular"
 )
 
 // File is one of the files. The zero value means that there is no file.
@@ -65,7 +66,7 @@ func (f *Files) read() contents {
 		if one.Path == "" {
 			return nil
 		}
-		data, err := readRegular(one.Path)
+		data, err := regular.Read(one.Path, maxFile)
 		if err != nil {
 			c.errs = append(c.errs, fmt.Errorf("%s: %w", one.Name, err))
 		}
@@ -78,13 +79,8 @@ func (f *Files) read() contents {
 	return c
 }
 
-// readRegular reads a regular file. A device may have no end.
-func readRegular(path string) ([]byte, error) {
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: not a regular file", path)
-	}
-	return os.ReadFile(path)
-}
+// maxFile bounds a file, in bytes. A bundle of all public authorities has 0.3 MB.
+const maxFile = 16 << 20
 
 func (c *contents) fingerprint() fingerprint {
 	h := sha256.New()

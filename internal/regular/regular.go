@@ -1,0 +1,62 @@
+// Package regular opens and reads regular files. A pipe or a device in the place of a file never
+// makes a program wait.
+package regular
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// ErrKind is wrapped by the error about a directory, a pipe, a socket or a device.
+var ErrKind = errors.New("must be a regular file")
+
+// Open opens the file at a path for reading, and follows symbolic links.
+func Open(path string) (*os.File, fs.FileInfo, error) { return open(path, 0) }
+
+// OpenNoLink is Open without a symbolic link at the end of the path, which is an error.
+func OpenNoLink(path string) (*os.File, fs.FileInfo, error) { return open(path, syscall.O_NOFOLLOW) }
+
+func open(path string, flags int) (*os.File, fs.FileInfo, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|flags, 0) // a pipe would wait for a writer
+	if errors.Is(err, syscall.ENXIO) {
+		err = &fs.PathError{Op: "open", Path: path, Err: ErrKind} // a socket, or a device that is away
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = &fs.PathError{Op: "open", Path: path, Err: ErrKind}
+	}
+	if err != nil {
+		_ = file.Close() // was not read
+		return nil, nil, err
+	}
+	return file, info, nil
+}
+
+// Read reads the file at a path, and follows symbolic links. A file of more than that many bytes is
+// an error, and is not read.
+func Read(path string, most int) ([]byte, error) {
+	file, info, err := Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }() // was only read
+	var data bytes.Buffer
+	if info.Size() <= int64(most) {
+		data.Grow(int(info.Size()) + bytes.MinRead)
+		if _, err := data.ReadFrom(io.LimitReader(file, int64(most)+1)); err != nil {
+			return nil, err
+		}
+	}
+	if info.Size() > int64(most) || data.Len() > most {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("must have at most %d bytes", most)}
+	}
+	return data.Bytes(), nil
+}

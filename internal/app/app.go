@@ -215,7 +215,7 @@ func (p *process) keepGrants(context.Context) error {
 	if p.stores.redis != nil {
 		o.Redis = p.stores.redis
 	} else {
-		o.Dir = p.State.Dir
+		o.Dir, o.Lock = p.State.Dir, p.directory
 	}
 	keeper, err := grants.Open(p.signals.stop, o)
 	if err != nil {

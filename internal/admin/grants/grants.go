@@ -25,6 +25,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weirproxy/weir/internal/lockfile"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
@@ -33,10 +34,11 @@ const DefaultMax = 100_000
 
 // Options configures Open. Limiter and Logger must be given.
 type Options struct {
-	Limiter *limiter.Limiter // with an Options.Now, the clock of the process
-	Max     int              // most grants; 0 means DefaultMax
-	Dir     string           // where grants outlive the process; "" for none. Another process must not use the directory
-	Redis   Redis            // where processes share grants; nil: not. Must be nil with a Dir
+	Limiter *limiter.Limiter    // with an Options.Now, the clock of the process
+	Max     int                 // most grants; 0 means DefaultMax
+	Dir     string              // where grants outlive the process; "" for none
+	Lock    *lockfile.Directory // of Dir, looked at before the file there is replaced; nil: nothing else uses Dir
+	Redis   Redis               // where processes share grants; nil: not. Must be nil with a Dir
 	Logger  *slog.Logger
 }
 

@@ -104,9 +104,12 @@ func (k *Keeper) rewriteLocked(ctx context.Context) {
 }
 
 // writeAnewLocked writes all grants to a new file, and gives the file its name when the bytes are
-// on the disk. mu must be held.
+// on the disk. Another process that has made the directory anew keeps its file. mu must be held.
 func (k *Keeper) writeAnewLocked() (file *os.File, size int64, err error) {
 	fresh, old := k.journal.path+".new", k.journal.path+".old"
+	if err := k.holdDirLocked(); err != nil {
+		return nil, 0, err
+	}
 	if err := os.RemoveAll(fresh); err != nil { // of a process that was killed, or of somebody else: a pipe never takes all
 		return nil, 0, err
 	}
@@ -128,6 +131,9 @@ func (k *Keeper) writeAnewLocked() (file *os.File, size int64, err error) {
 		err = k.journal.sync(file)
 	}
 	if err == nil {
+		if err := k.holdDirLocked(); err != nil {
+			return nil, 0, errors.Join(err, file.Close()) // the file may be of another process by now
+		}
 		_, _ = os.RemoveAll(old), os.Link(k.journal.path, old) // some file systems have no links; the grants matter more
 		err = os.Rename(fresh, k.journal.path)
 	}
@@ -138,6 +144,15 @@ func (k *Keeper) writeAnewLocked() (file *os.File, size int64, err error) {
 		return nil, 0, errors.Join(err, file.Close(), os.RemoveAll(fresh))
 	}
 	return file, size, nil
+}
+
+// holdDirLocked locks the directory, unless it is locked. mu must be held.
+func (k *Keeper) holdDirLocked() error {
+	if k.options.Lock == nil {
+		return nil
+	}
+	_, err := k.options.Lock.Hold()
+	return err
 }
 
 func syncDir(path string) error {

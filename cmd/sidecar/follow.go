@@ -52,7 +52,7 @@ var errEnough = errors.New("enough requests")
 // signal, --for and errEnough end the watch without an error. Any other error of begun and next
 // ends the watch too.
 func (f *followFlags) follow(
-	cmd *cobra.Command, request *adminv1.WatchRequest, begun func() error, next func(*adminv1.WatchResponse) error,
+	cmd *cobra.Command, request *adminv1.WatchRequest, begun func(adminv1.AdminServiceClient) error, next func(*adminv1.WatchResponse) error,
 ) error {
 	conn, err := connect(cmd, f.server)
 	if err != nil {
@@ -63,7 +63,8 @@ func (f *followFlags) follow(
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)() // a second signal ends the process, which may wait for a pipe that nobody reads
 	request.MaxPerSecond = f.perSecond
-	stream, err := adminv1.NewAdminServiceClient(conn).Watch(ctx, request)
+	client := adminv1.NewAdminServiceClient(conn)
+	stream, err := client.Watch(ctx, request)
 	began := false
 	if err == nil {
 		header, failure := stream.Header()
@@ -74,7 +75,7 @@ func (f *followFlags) follow(
 			timer := time.AfterFunc(f.duration, cancel)
 			defer timer.Stop()
 		}
-		if err := begun(); err != nil {
+		if err := begun(client); err != nil {
 			return err
 		}
 	}

@@ -68,7 +68,7 @@ func (f *recordFlags) record(cmd *cobra.Command, o records.Options) error {
 	var recorder *records.Recorder
 	writing, stop := context.WithCancel(context.Background())
 	var going sync.WaitGroup
-	err := f.follow(cmd, new(adminv1.WatchRequest), func() (err error) {
+	err := f.follow(cmd, new(adminv1.WatchRequest), func(adminv1.AdminServiceClient) (err error) {
 		if recorder, err = records.NewRecorder(cmd.Context(), o); err != nil {
 			return err
 		}

@@ -265,7 +265,7 @@ func TestMatchAndResetAskARunningSidecar(t *testing.T) {
 	if got, want := sidecar("match", server, "--hits=0", "test", "user=x"), "allowed, 4 left after that"; !strings.Contains(got, want) {
 		t.Errorf("match after one request: got\n%s\nwant %q", got, want)
 	}
-	if got, want := sidecar("match", server, "--hits=1000", "test", "user=x"), "denied, 0 left, the same hits never pass, idle after "; !strings.Contains(got, want) {
+	if got, want := sidecar("match", server, "--hits=1000", "test", "user=x"), "denied, 0 left, the same hits never pass, reset after "; !strings.Contains(got, want) {
 		t.Errorf("match of hits that never fit: got\n%s\nwant %q", got, want)
 	}
 	if got, want := sidecar("match", server, "test", "user=x", "other=y"), "denied hits count too\nkey     4:test|4:user=1:x#fixed_window/365d\n"; !strings.Contains(got, want) ||

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -30,9 +31,10 @@ func newWatch() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch [--server ADDRESS] [DOMAIN [KEY[=VALUE][,KEY[=VALUE]…]]]",
 		Short: "Show requests of a running sidecar as it answers them, and why no rule matched",
-		Long: `Show requests of a running sidecar as it answers them. Each descriptor has a line with its rule, the hits that are left, and the time
-that the answer took. Where no rule has a limit, the line names the nearest miss: the entry that failed, and the entries of the rules in its
-place. Ctrl-C ends the watch and prints a summary by rule.
+		Long: `Show requests of a running sidecar as it answers them. Each request is a block of lines, one for each descriptor, with its
+rule and the hits that are left. The first line is of the descriptor that decided, and has the time of the request and of its answer. Where
+no rule has a limit, the line names the nearest miss: the entry that failed, and the entries of the rules in its place. Ctrl-C ends the
+watch and prints a summary by rule.
 
 A domain, entries, --rule and --outcome choose requests with a descriptor that they all fit; a KEY alone stands for all its values. A watch
 slows nobody: requests that this command cannot read in time are lost, and it prints their number.
@@ -92,7 +94,7 @@ func (f *watchFlags) request(args []string) (*adminv1.WatchRequest, error) {
 // watch shows requests until the watch ends.
 func (f *watchFlags) watch(cmd *cobra.Command, request *adminv1.WatchRequest) error {
 	shown := &watched{out: cmd.OutOrStdout(), notes: cmd.ErrOrStderr(), json: f.output == outputJSON, most: f.count}
-	err := f.follow(cmd, request, shown.begin, shown.next)
+	err := f.follow(cmd, request, func(client adminv1.AdminServiceClient) error { return shown.begin(cmd.Context(), client) }, shown.next)
 	if ended := shown.end(); ended != nil {
 		return ended
 	}
@@ -115,12 +117,25 @@ type watched struct {
 }
 
 // begin writes the header.
-func (w *watched) begin() error {
+func (w *watched) begin(ctx context.Context, client adminv1.AdminServiceClient) error {
 	w.begun = true
 	if !w.json {
+		w.lines.Sources = sources(ctx, client)
 		w.write([]byte(w.lines.Header()))
 	}
 	return w.failed
+}
+
+// sources returns where a server reads its rules; nil where it does not say so soon. Then places
+// have whole paths.
+func sources(ctx context.Context, client adminv1.AdminServiceClient) []string {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	status, err := client.Status(ctx, new(adminv1.StatusRequest))
+	if err != nil {
+		return nil
+	}
+	return status.GetLoads().GetSources()
 }
 
 // next writes the requests of an answer.

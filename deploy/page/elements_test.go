@@ -155,7 +155,7 @@ func TestTheStoreIsSeenToGoAndToComeBack(t *testing.T) {
 	b.await("document.body.dataset.level === 'bad' && document.querySelector('#verdict li').innerText.includes('Redis')")
 	b.do(fill("#explain-form [name=domain]", "shop"), fill("#explain-form [name=descriptors]", "path=/search,client_id=zoe"))
 	b.click("#explain-form button")
-	b.await("/left after that; idle after [\\d.]+ m?s, without redis/.test(document.querySelector('#explain-answer').innerText)")
+	b.await("/left after that; reset after [\\d.]+ m?s, without redis/.test(document.querySelector('#explain-answer').innerText)")
 	if err := r.Restart(parts.Soon(t)); err != nil {
 		t.Fatal(err)
 	}

@@ -125,7 +125,8 @@ func TestExplainShowsHolders(t *testing.T) {
 				steps { key: "done" value: "r1" reason: "end" file: "rules.yaml" line: 3 } }
 			descriptors {
 				why: "model=m: its rule has hold, and needs one more entry: request or done; no rule matches, and the domain has no default: not limited"
-				steps { key: "model" value: "m" reason: "no_holder" file: "rules.yaml" line: 3 } }
+				steps { key: "model" value: "m" reason: "no_holder" file: "rules.yaml" line: 3 }
+				nearest_miss { rule: "model" file: "rules.yaml" line: 3 entry: 1 beside: ["request", "done"] why: "an entry is missing that names a holder: request or done" } }
 			domain { name: "edge" file: "rules.yaml" line: 1 }`)
 	})
 }

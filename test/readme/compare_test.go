@@ -166,8 +166,8 @@ func TestWhatDiffersAtEveryRunDoesNotCountAndAllElseDoes(t *testing.T) {
 		{"a wait much shorter", `{"durationUntilReset": "40s"}`, `{"durationUntilReset":"4s"}`, false},
 		{"a header a little shorter", "retry-after: 20\n", "retry-after: 19\n", true},
 		{"a header much longer", "retry-after: 20\n", "retry-after: 60\n", false},
-		{"words a little shorter", "pass in 59.9s, idle after 60s\n", "pass in 58.1s, idle after 59s\n", true},
-		{"words much shorter", "idle after 59.9s\n", "idle after 5s\n", false},
+		{"words a little shorter", "pass in 59.9s, reset after 60s\n", "pass in 58.1s, reset after 59s\n", true},
+		{"words much shorter", "reset after 59.9s\n", "reset after 5s\n", false},
 		{"no wait at all", "retry-after: 20\n", "retry-after: soon\n", false},
 	}
 	for _, test := range tests {

@@ -74,6 +74,9 @@ func explanation(d *descriptors.Domain, entries []descriptors.Entry, e *limiter.
 	if rule := e.Status.Rule; rule != nil {
 		out.Matched, out.Default, out.Rule = true, rule == d.Default, Rule(rule)
 	}
+	if d != nil && (out.GetRule() == nil || out.GetDefault() || e.Status.Outcome == limiter.NoLimit) && !e.Status.Overridden {
+		out.NearestMiss = NearestMiss(d, entries, e.Status.Rule)
+	}
 	for i := range e.Limits {
 		l := &e.Limits[i]
 		explained := &adminv1.LimitExplanation{
@@ -92,6 +95,20 @@ func explanation(d *descriptors.Domain, entries []descriptors.Entry, e *limiter.
 			explained.Holder, explained.HolderStatus = found(l.Hold)
 		}
 		out.Limits = append(out.Limits, explained)
+	}
+	return out
+}
+
+// NearestMiss returns the place in a domain where the search for a descriptor ended, and why. rule
+// is the rule that the descriptor met in the end; nil for none.
+func NearestMiss(d *descriptors.Domain, entries []descriptors.Entry, rule *descriptors.Rule) *adminv1.NearestMiss {
+	m := d.Nearest(entries)
+	if rule != nil && rule == d.Default {
+		m.Swapped = -1 // the default is meant for all that has no rule
+	}
+	out := &adminv1.NearestMiss{File: d.File, Line: uint32(d.Line), Entry: uint32(m.Entry), Beside: m.Beside, Why: m.String()}
+	if m.Rule != nil {
+		out.Rule, out.File, out.Line = m.Rule.Path, m.Rule.File, uint32(m.Rule.Line)
 	}
 	return out
 }

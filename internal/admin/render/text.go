@@ -39,6 +39,9 @@ func ExplanationText(domain string, r *adminv1.ExplainResponse, states bool) str
 		case rule != nil:
 			line("rule", "%s (%s)%s", rule.GetPath(), Place(rule.GetFile(), rule.GetLine()), remarks(e))
 		}
+		if m := e.GetNearestMiss(); m != nil {
+			line("nearest", "%s", printable.Escaped(m.GetWhy()))
+		}
 		if g := e.GetGrant(); g != nil && len(e.GetLimits()) == 0 {
 			line("grant", "%s", "everything passes"+grantRemark(g))
 		}
@@ -148,15 +151,15 @@ func remarks(e *adminv1.DescriptorExplanation) string {
 
 // stateText returns the decision of a limit on the hits of the request, and the source.
 func stateText(l *adminv1.LimitExplanation) string {
-	idle := "idle after " + waitText(l.GetResetAfter().AsDuration()) + sourceText(l.GetSource())
+	reset := "reset after " + waitText(l.GetResetAfter().AsDuration()) + sourceText(l.GetSource())
 	if l.GetAllowed() {
-		return fmt.Sprintf("allowed, %d left after that, %s", l.GetRemaining(), idle)
+		return fmt.Sprintf("allowed, %d left after that, %s", l.GetRemaining(), reset)
 	}
 	pass := "the same hits pass in " + waitText(l.GetRetryAfter().AsDuration())
 	if l.GetNever() {
 		pass = "the same hits never pass"
 	}
-	return fmt.Sprintf("denied, %d left, %s, %s", l.GetRemaining(), pass, idle)
+	return fmt.Sprintf("denied, %d left, %s, %s", l.GetRemaining(), pass, reset)
 }
 
 // sourceText returns the source of a decision behind a comma; "" for the usual sources.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -47,9 +48,13 @@ func columns() [5]column {
 	return [...]column{{"TIME", 24, 24}, {"OUTCOME", 11, 12}, {"DOMAIN", 6, 16}, {"DESCRIPTOR", 26, 56}, {"RULE", 26, 56}}
 }
 
-// Watched writes watched requests as lines for people, one for each descriptor. The columns grow
-// with their texts, and stay aligned from then on. The zero value is ready.
-type Watched struct{ widths [5]int }
+// Watched writes watched requests for people, each as a block of one line for each descriptor. The
+// columns grow with their texts, and stay aligned from then on. The zero value is ready.
+type Watched struct {
+	Sources []string // of the rules, as Status names them. Files below an absolute one have short names
+
+	widths [5]int
+}
 
 // maxShownDescriptors is the most lines of a request.
 const maxShownDescriptors = 20
@@ -63,7 +68,8 @@ func (w *Watched) Header() string {
 	return w.line(names, "RESULT")
 }
 
-// Lines returns the lines of a request. All texts are printable.
+// Lines returns the lines of a request. The first is of the descriptor that decided, and has the
+// time and the domain of all. All texts are printable.
 func (w *Watched) Lines(r *adminv1.WatchedRequest) string {
 	at := r.GetAt().AsTime().UTC().Format("2006-01-02T15:04:05.000Z")
 	domain := orDash(printable.Text(r.GetDomain()))
@@ -73,22 +79,56 @@ func (w *Watched) Lines(r *adminv1.WatchedRequest) string {
 		return w.line(failed, printable.Text(r.GetError())+", "+in)
 	}
 	var b strings.Builder
-	for i, d := range r.GetDescriptors() {
+	for i, d := range decidingFirst(r.GetDescriptors()) {
 		if i == maxShownDescriptors {
 			fmt.Fprintf(&b, "and %d more descriptors of this request\n", len(r.GetDescriptors())-i)
 			break
 		}
 		rule := "-"
 		if d.GetRule() != "" {
-			rule = printable.Text(d.GetRule()) + " " + printable.Text(Place(d.GetFile(), d.GetLine()))
+			rule = printable.Text(d.GetRule()) + " " + printable.Text(Place(w.file(d.GetFile()), d.GetLine()))
 		}
-		result := in
-		if text := resultText(r, d); text != "" {
-			result = text + ", " + in
+		result := resultText(r, d)
+		if i > 0 {
+			at, domain, in = "", "", ""
 		}
-		b.WriteString(w.line([5]string{at, OutcomeName(d.GetOutcome()), domain, orDash(EntriesText(d.GetEntries())), rule}, result))
+		if result != "" && in != "" {
+			result += ", "
+		}
+		b.WriteString(w.line([5]string{at, OutcomeName(d.GetOutcome()), domain, orDash(EntriesText(d.GetEntries())), rule}, result+in))
 	}
 	return b.String()
+}
+
+// decidingFirst returns the descriptors of a request, the one before the others whose limit the
+// answer reports.
+func decidingFirst(all []*adminv1.WatchedDescriptor) []*adminv1.WatchedDescriptor {
+	var limits []*adminv1.WatchedLimit
+	for _, d := range all {
+		if o := d.GetOutcome(); o == adminv1.Outcome_OUTCOME_OVER_LIMIT || o == adminv1.Outcome_OUTCOME_OK {
+			limits = append(limits, d.GetLimits()...)
+		}
+	}
+	deciding := Deciding(limits)
+	at := slices.IndexFunc(all, func(d *adminv1.WatchedDescriptor) bool {
+		return deciding != nil && slices.Contains(d.GetLimits(), deciding)
+	})
+	if at <= 0 {
+		return all
+	}
+	return slices.Concat(all[at:at+1], all[:at], all[at+1:])
+}
+
+// file returns the name of a rule file from the last element of its absolute source on, else the
+// whole name.
+func (w *Watched) file(name string) string {
+	for _, source := range w.Sources {
+		source = path.Clean(source)
+		if path.IsAbs(source) && path.Clean(name) == name && (name == source || strings.HasPrefix(name, source+"/")) {
+			return strings.TrimPrefix(name[len(path.Dir(source)):], "/")
+		}
+	}
+	return name
 }
 
 // line returns one line, and widens the columns.
@@ -100,7 +140,7 @@ func (w *Watched) line(texts [5]string, last string) string {
 		b.WriteString(texts[i])
 		b.WriteString(strings.Repeat(" ", max(w.widths[i]-n, 0)+2))
 	}
-	return b.String() + last + "\n"
+	return strings.TrimRight(b.String()+last, " ") + "\n"
 }
 
 // resultText returns the result of a descriptor.

@@ -28,6 +28,51 @@ func requestOf(tb testing.TB, text string) *adminv1.WatchedRequest {
 	return r
 }
 
+func TestAWatchedRequestIsABlockAndTheLineThatDecidesComesFirst(t *testing.T) {
+	limits := func(allowed bool, remaining, wait int) string {
+		return fmt.Sprintf(`limits { allowed: %t remaining: %d retry_after { seconds: %d } limit { requests_per_unit: 10 burst: 10 period { seconds: 60 } } } hits: 1 `, allowed, remaining, wait)
+	}
+	d := func(outcome, key, limits string) string {
+		return `descriptors { outcome: OUTCOME_` + outcome + ` rule: "` + key + `" file: "rules/edge.yaml" line: 3 entries { key: "` + key + `" } ` + limits + `} `
+	}
+	w := Watched{Sources: []string{"/etc/weir/rules", "/etc/weir/more.yaml"}}
+	got := w.Lines(requestOf(t, `domain: "edge" over_limit: true `+d("OK", "a", limits(true, 1, 0))+d("OVER_LIMIT", "b", limits(false, 0, 2))+d("SHADOWED", "c", limits(false, 0, 9))+d("OVER_LIMIT", "d", limits(false, 0, 5)))) +
+		w.Lines(requestOf(t, `domain: "edge" `+d("UNLIMITED", "e", "")+d("OK", "f", limits(true, 7, 0))+d("OK", "g", limits(true, 6, 0)))) +
+		w.Lines(requestOf(t, `domain: "edge" `+d("UNLIMITED", "h", "")+d("UNLIMITED", "i", "")))
+	const want = `2026-11-23T04:05:06.007Z  over_limit   edge    d=                          d rules/edge.yaml:3         0 left of 10 per 1m, retry after 5s, in 41µs
+                          ok                   a=                          a rules/edge.yaml:3         1 left of 10 per 1m
+                          over_limit           b=                          b rules/edge.yaml:3         0 left of 10 per 1m, retry after 2s
+                          shadowed             c=                          c rules/edge.yaml:3         0 left of 10 per 1m, retry after 9s
+2026-11-23T04:05:06.007Z  ok           edge    g=                          g rules/edge.yaml:3         6 left of 10 per 1m, in 41µs
+                          unlimited            e=                          e rules/edge.yaml:3
+                          ok                   f=                          f rules/edge.yaml:3         7 left of 10 per 1m
+2026-11-23T04:05:06.007Z  unlimited    edge    h=                          h rules/edge.yaml:3         in 41µs
+                          unlimited            i=                          i rules/edge.yaml:3
+`
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+func TestAPlaceOfAWatchIsRelativeToTheRulesThatTheServerReads(t *testing.T) {
+	w := Watched{Sources: []string{"/etc/weir/rules/", "/srv/one.yaml", "rules", "xds://plane:18000"}}
+	for file, want := range map[string]string{
+		"/etc/weir/rules/edge.yaml":       "rules/edge.yaml",
+		"/etc/weir/rules/team/edge.yaml":  "rules/team/edge.yaml",
+		"/etc/weir/rulesold/edge.yaml":    "/etc/weir/rulesold/edge.yaml",
+		"/srv/one.yaml":                   "one.yaml",
+		"/srv/two.yaml":                   "/srv/two.yaml",
+		"rules/edge.yaml":                 "rules/edge.yaml",
+		"xds://plane:18000/config/edge":   "xds://plane:18000/config/edge",
+		"":                                "",
+		"/etc/weir/rules/../../etc/other": "/etc/weir/rules/../../etc/other",
+	} {
+		if got := w.file(file); got != want {
+			t.Errorf("%q: got %q, want %q", file, got, want)
+		}
+	}
+}
+
 func TestWatchedRequestsAreAlignedLines(t *testing.T) {
 	var w Watched
 	got := w.Header()
@@ -49,10 +94,10 @@ func TestWatchedRequestsAreAlignedLines(t *testing.T) {
 	want := `TIME                      OUTCOME      DOMAIN  DESCRIPTOR                  RULE                        RESULT
 2026-11-23T04:05:06.007Z  ok           edge    path=/cart                  path=/cart rules.yaml:3     9 left of 10 per 1m, in 41µs
 2026-11-23T04:05:06.007Z  over_limit   edge    'path=/a b,client=c1'       path,client rules.yaml:7    5 hits, 0 left of 10 per 1d with a burst of 12, retry after 30s, by remembered denial, in 41µs
-2026-11-23T04:05:06.007Z  unmatched    edge    pathh=/cart                 -                           key "pathh": this level has path, in 41µs
+                          unmatched            pathh=/cart                 -                           key "pathh": this level has path
 2026-11-23T04:05:06.007Z  ok           edge    model=                      model r.yaml:1              1 left of 2 at once, without redis, grant g1, in 41µs
-2026-11-23T04:05:06.007Z  over_limit   edge    o=                          -                           13 hits, 12 left of 10 per 1m with a burst of 12 by override, these hits never pass, in 41µs
 2026-11-23T04:05:06.007Z  over_limit   edge    ban=                        -                           0 left of 0 per 1m, these hits never pass, in 41µs
+                          over_limit           o=                          -                           13 hits, 12 left of 10 per 1m with a burst of 12 by override, these hits never pass
 2026-11-23T04:05:06.007Z  unlimited    edge    free=                       free x                      in 41µs
 2026-11-23T04:05:06.007Z  failed       -       -                           -                           rate limit domain must not be empty, in 41µs
 `

@@ -90,22 +90,14 @@ func (b *builder) limit(l *limit, told bool) *adminv1.WatchedLimit {
 // nearest returns the place where the search for a descriptor ended without a rule of its own; nil
 // when there is such a rule.
 func nearest(rules func() *descriptors.Rules, e *event, d *descriptor) *adminv1.NearestMiss {
-	switch {
-	case d.outcome == adminv1.Outcome_OUTCOME_NO_DOMAIN:
+	if d.outcome == adminv1.Outcome_OUTCOME_NO_DOMAIN {
 		beside, more := rules().NearestDomains(e.domain)
 		return &adminv1.NearestMiss{Beside: beside, Why: noDomain(e.domain, beside, more)}
-	case e.rules == nil:
-		return nil
-	case d.outcome != adminv1.Outcome_OUTCOME_UNMATCHED && d.outcome != adminv1.Outcome_OUTCOME_NOT_LIMITED &&
-		(d.rule == nil || d.rule != e.rules.Default):
+	}
+	if e.rules == nil || d.rule != e.rules.Default && d.outcome != adminv1.Outcome_OUTCOME_UNMATCHED && d.outcome != adminv1.Outcome_OUTCOME_NOT_LIMITED {
 		return nil
 	}
-	m := e.rules.Nearest(d.entries)
-	out := &adminv1.NearestMiss{File: e.rules.File, Line: uint32(e.rules.Line), Entry: uint32(m.Entry), Beside: m.Beside, Why: m.String()}
-	if m.Rule != nil {
-		out.Rule, out.File, out.Line = m.Rule.Path, m.Rule.File, uint32(m.Rule.Line)
-	}
-	return out
+	return render.NearestMiss(e.rules, d.entries, d.rule)
 }
 
 // noDomain says that a domain has no rules.

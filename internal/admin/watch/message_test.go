@@ -49,3 +49,25 @@ func TestTheNearestMissesOfAMessageAreBounded(t *testing.T) {
 		}
 	}
 }
+
+func TestNoOtherOrderIsAdvisedWhereTheDefaultIsMeant(t *testing.T) {
+	f := newFixture(t)
+	load := func(text string) {
+		t.Helper()
+		if _, err := f.limiter.Load(descriptors.Source{Name: "rules.yaml", Data: []byte(text)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const tree = "descriptors:\n- key: path\n  descriptors:\n  - {key: client, rate_limit: {unit: day, requests_per_unit: 1}}\n"
+	w := f.watch(&adminv1.WatchRequest{})
+	for rules, want := range map[string]string{
+		"domain: edge\n" + tree: `key "client": this level has path; entry 1 would match here, so the entries may have another order than the rules`,
+		"domain: edge\ndefault: {unit: day, requests_per_unit: 100}\n" + tree: `key "client": this level has path`,
+	} {
+		load(rules)
+		f.ask("edge", "client=c1,path=/cart")
+		if got := next(t, w).GetRequests()[0].GetDescriptors()[0].GetNearestMiss().GetWhy(); got != want {
+			t.Errorf("%s: got %q, want %q", rules, got, want)
+		}
+	}
+}

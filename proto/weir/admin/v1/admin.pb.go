@@ -489,7 +489,7 @@ type Limit struct {
 	RequestsPerUnit uint32 `protobuf:"varint,2,opt,name=requests_per_unit,json=requestsPerUnit,proto3" json:"requests_per_unit,omitempty"`
 	// The period, 1 ms to 10 years; absent for concurrency.
 	Period *durationpb.Duration `protobuf:"bytes,3,opt,name=period,proto3" json:"period,omitempty"`
-	// The hits that an idle key admits at once. Only a token_bucket sets the burst apart from requests_per_unit.
+	// The hits that a full key admits at once. Only a token_bucket sets the burst apart from requests_per_unit.
 	Burst uint32 `protobuf:"varint,4,opt,name=burst,proto3" json:"burst,omitempty"`
 	// Whether hits count even when they are denied.
 	CountRejected bool `protobuf:"varint,5,opt,name=count_rejected,json=countRejected,proto3" json:"count_rejected,omitempty"`
@@ -1049,7 +1049,7 @@ type LimitExplanation struct {
 	Remaining uint32 `protobuf:"varint,4,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	// The shortest wait after which the same hits would pass without other traffic; 0 when allowed.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,5,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
-	// The wait until the key would be idle after these hits; of a fixed window, until the window ends.
+	// The wait until the key would be full after these hits; of a fixed window, until the window ends.
 	ResetAfter *durationpb.Duration `protobuf:"bytes,6,opt,name=reset_after,json=resetAfter,proto3" json:"reset_after,omitempty"`
 	// Whether the hits are more than the limit ever has. Then these hits never pass, and retry_after has no meaning.
 	Never bool `protobuf:"varint,7,opt,name=never,proto3" json:"never,omitempty"`
@@ -1289,7 +1289,9 @@ type DescriptorExplanation struct {
 	// One per entry of the descriptor, in order, up to the first without a match.
 	Steps []*Step `protobuf:"bytes,6,rep,name=steps,proto3" json:"steps,omitempty"`
 	// The grant that lets every hit pass; absent without one. A grant with other numbers is at its limit.
-	Grant         *Grant `protobuf:"bytes,7,opt,name=grant,proto3" json:"grant,omitempty"`
+	Grant *Grant `protobuf:"bytes,7,opt,name=grant,proto3" json:"grant,omitempty"`
+	// The place in the rules where the search ended, where the descriptor has no rule of its own with a limit; else absent.
+	NearestMiss   *NearestMiss `protobuf:"bytes,8,opt,name=nearest_miss,json=nearestMiss,proto3" json:"nearest_miss,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1369,6 +1371,13 @@ func (x *DescriptorExplanation) GetSteps() []*Step {
 func (x *DescriptorExplanation) GetGrant() *Grant {
 	if x != nil {
 		return x.Grant
+	}
+	return nil
+}
+
+func (x *DescriptorExplanation) GetNearestMiss() *NearestMiss {
+	if x != nil {
+		return x.NearestMiss
 	}
 	return nil
 }
@@ -3091,7 +3100,7 @@ type WatchedLimit struct {
 	Remaining uint32 `protobuf:"varint,4,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	// The shortest wait after which the same hits would pass; 0 when allowed.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,5,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
-	// The wait until the key is idle.
+	// The wait until the key is full.
 	ResetAfter *durationpb.Duration `protobuf:"bytes,6,opt,name=reset_after,json=resetAfter,proto3" json:"reset_after,omitempty"`
 	// How the decision came about, in words: such as "memory", "redis", "lease", "remembered denial" or "without redis". The words may change.
 	Source string `protobuf:"bytes,7,opt,name=source,proto3" json:"source,omitempty"`
@@ -3453,7 +3462,7 @@ type TopKey struct {
 	Limit *Limit `protobuf:"bytes,12,opt,name=limit,proto3" json:"limit,omitempty"`
 	// The hits that are left.
 	Remaining uint32 `protobuf:"varint,13,opt,name=remaining,proto3" json:"remaining,omitempty"`
-	// The wait until the key is idle; absent unless current.
+	// The wait until the key is full; absent unless current.
 	ResetAfter *durationpb.Duration `protobuf:"bytes,14,opt,name=reset_after,json=resetAfter,proto3" json:"reset_after,omitempty"`
 	// used, remaining and reset_after are of now: by the count of this process alone while Redis does not answer. Else no store
 	// answered, and used and remaining are of the last decision.
@@ -4476,7 +4485,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
 	"\apattern\x18\x04 \x01(\tR\apattern\x12\x12\n" +
 	"\x04file\x18\x05 \x01(\tR\x04file\x12\x12\n" +
-	"\x04line\x18\x06 \x01(\rR\x04line\"\x96\x02\n" +
+	"\x04line\x18\x06 \x01(\rR\x04line\"\xd5\x02\n" +
 	"\x15DescriptorExplanation\x12\x18\n" +
 	"\amatched\x18\x01 \x01(\bR\amatched\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\x12'\n" +
@@ -4484,7 +4493,8 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x06limits\x18\x04 \x03(\v2\x1f.weir.admin.v1.LimitExplanationR\x06limits\x12\x18\n" +
 	"\adefault\x18\x05 \x01(\bR\adefault\x12)\n" +
 	"\x05steps\x18\x06 \x03(\v2\x13.weir.admin.v1.StepR\x05steps\x12*\n" +
-	"\x05grant\x18\a \x01(\v2\x14.weir.admin.v1.GrantR\x05grant\"e\n" +
+	"\x05grant\x18\a \x01(\v2\x14.weir.admin.v1.GrantR\x05grant\x12=\n" +
+	"\fnearest_miss\x18\b \x01(\v2\x1a.weir.admin.v1.NearestMissR\vnearestMiss\"e\n" +
 	"\x0eExplainRequest\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12;\n" +
 	"\vdescriptors\x18\x02 \x03(\v2\x19.weir.admin.v1.DescriptorR\vdescriptors\"\xad\x01\n" +
@@ -4852,90 +4862,91 @@ var file_weir_admin_v1_admin_proto_depIdxs = []int32{
 	12, // 20: weir.admin.v1.DescriptorExplanation.limits:type_name -> weir.admin.v1.LimitExplanation
 	13, // 21: weir.admin.v1.DescriptorExplanation.steps:type_name -> weir.admin.v1.Step
 	43, // 22: weir.admin.v1.DescriptorExplanation.grant:type_name -> weir.admin.v1.Grant
-	6,  // 23: weir.admin.v1.ExplainRequest.descriptors:type_name -> weir.admin.v1.Descriptor
-	14, // 24: weir.admin.v1.ExplainResponse.descriptors:type_name -> weir.admin.v1.DescriptorExplanation
-	26, // 25: weir.admin.v1.ExplainResponse.domain:type_name -> weir.admin.v1.Domain
-	6,  // 26: weir.admin.v1.ResetRequest.descriptors:type_name -> weir.admin.v1.Descriptor
-	4,  // 27: weir.admin.v1.ListHoldersRequest.entries:type_name -> weir.admin.v1.Entry
-	9,  // 28: weir.admin.v1.ListHoldersResponse.rule:type_name -> weir.admin.v1.Rule
-	11, // 29: weir.admin.v1.ListHoldersResponse.limits:type_name -> weir.admin.v1.Holders
-	4,  // 30: weir.admin.v1.ReleaseHolderRequest.entries:type_name -> weir.admin.v1.Entry
-	52, // 31: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
-	26, // 32: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
-	55, // 33: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	55, // 34: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
-	55, // 35: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
-	9,  // 36: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
-	9,  // 37: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
-	31, // 38: weir.admin.v1.StatusResponse.requests:type_name -> weir.admin.v1.RequestsStatus
-	32, // 39: weir.admin.v1.StatusResponse.store:type_name -> weir.admin.v1.StoreStatus
-	25, // 40: weir.admin.v1.StatusResponse.loads:type_name -> weir.admin.v1.RulesPage
-	33, // 41: weir.admin.v1.RequestsStatus.latency:type_name -> weir.admin.v1.Latency
-	55, // 42: weir.admin.v1.StoreStatus.since:type_name -> google.protobuf.Timestamp
-	33, // 43: weir.admin.v1.StoreStatus.latency:type_name -> weir.admin.v1.Latency
-	4,  // 44: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
-	2,  // 45: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
-	36, // 46: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
-	55, // 47: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
-	53, // 48: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
-	37, // 49: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
-	4,  // 50: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
-	2,  // 51: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
-	38, // 52: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
-	39, // 53: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	7,  // 54: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
-	53, // 55: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
-	53, // 56: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
-	3,  // 57: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
-	53, // 58: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
-	42, // 59: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
-	53, // 60: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
-	4,  // 61: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
-	7,  // 62: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
-	53, // 63: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
-	5,  // 64: weir.admin.v1.TopKey.override:type_name -> weir.admin.v1.LimitOverride
-	4,  // 65: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
-	55, // 66: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
-	55, // 67: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
-	43, // 68: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
-	43, // 69: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
-	43, // 70: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
-	43, // 71: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
-	43, // 72: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
-	7,  // 73: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
-	10, // 74: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
-	1,  // 75: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
-	15, // 76: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
-	17, // 77: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
-	23, // 78: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
-	19, // 79: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
-	21, // 80: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
-	34, // 81: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
-	40, // 82: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
-	44, // 83: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
-	46, // 84: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
-	48, // 85: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
-	50, // 86: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
-	29, // 87: weir.admin.v1.AdminService.Status:input_type -> weir.admin.v1.StatusRequest
-	27, // 88: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
-	16, // 89: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
-	18, // 90: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
-	24, // 91: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
-	20, // 92: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
-	22, // 93: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
-	35, // 94: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
-	41, // 95: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
-	45, // 96: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
-	47, // 97: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
-	49, // 98: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
-	51, // 99: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
-	30, // 100: weir.admin.v1.AdminService.Status:output_type -> weir.admin.v1.StatusResponse
-	28, // 101: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
-	89, // [89:102] is the sub-list for method output_type
-	76, // [76:89] is the sub-list for method input_type
-	76, // [76:76] is the sub-list for extension type_name
-	76, // [76:76] is the sub-list for extension extendee
-	0,  // [0:76] is the sub-list for field type_name
+	39, // 23: weir.admin.v1.DescriptorExplanation.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	6,  // 24: weir.admin.v1.ExplainRequest.descriptors:type_name -> weir.admin.v1.Descriptor
+	14, // 25: weir.admin.v1.ExplainResponse.descriptors:type_name -> weir.admin.v1.DescriptorExplanation
+	26, // 26: weir.admin.v1.ExplainResponse.domain:type_name -> weir.admin.v1.Domain
+	6,  // 27: weir.admin.v1.ResetRequest.descriptors:type_name -> weir.admin.v1.Descriptor
+	4,  // 28: weir.admin.v1.ListHoldersRequest.entries:type_name -> weir.admin.v1.Entry
+	9,  // 29: weir.admin.v1.ListHoldersResponse.rule:type_name -> weir.admin.v1.Rule
+	11, // 30: weir.admin.v1.ListHoldersResponse.limits:type_name -> weir.admin.v1.Holders
+	4,  // 31: weir.admin.v1.ReleaseHolderRequest.entries:type_name -> weir.admin.v1.Entry
+	52, // 32: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
+	26, // 33: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
+	55, // 34: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	55, // 35: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
+	55, // 36: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
+	9,  // 37: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
+	9,  // 38: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
+	31, // 39: weir.admin.v1.StatusResponse.requests:type_name -> weir.admin.v1.RequestsStatus
+	32, // 40: weir.admin.v1.StatusResponse.store:type_name -> weir.admin.v1.StoreStatus
+	25, // 41: weir.admin.v1.StatusResponse.loads:type_name -> weir.admin.v1.RulesPage
+	33, // 42: weir.admin.v1.RequestsStatus.latency:type_name -> weir.admin.v1.Latency
+	55, // 43: weir.admin.v1.StoreStatus.since:type_name -> google.protobuf.Timestamp
+	33, // 44: weir.admin.v1.StoreStatus.latency:type_name -> weir.admin.v1.Latency
+	4,  // 45: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
+	2,  // 46: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
+	36, // 47: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
+	55, // 48: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
+	53, // 49: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
+	37, // 50: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
+	4,  // 51: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
+	2,  // 52: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
+	38, // 53: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
+	39, // 54: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	7,  // 55: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
+	53, // 56: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
+	53, // 57: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
+	3,  // 58: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
+	53, // 59: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
+	42, // 60: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
+	53, // 61: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
+	4,  // 62: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
+	7,  // 63: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
+	53, // 64: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
+	5,  // 65: weir.admin.v1.TopKey.override:type_name -> weir.admin.v1.LimitOverride
+	4,  // 66: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
+	55, // 67: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
+	55, // 68: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
+	43, // 69: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
+	43, // 70: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
+	43, // 71: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
+	43, // 72: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
+	43, // 73: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
+	7,  // 74: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
+	10, // 75: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
+	1,  // 76: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
+	15, // 77: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
+	17, // 78: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
+	23, // 79: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
+	19, // 80: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
+	21, // 81: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
+	34, // 82: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
+	40, // 83: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
+	44, // 84: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
+	46, // 85: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
+	48, // 86: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
+	50, // 87: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
+	29, // 88: weir.admin.v1.AdminService.Status:input_type -> weir.admin.v1.StatusRequest
+	27, // 89: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
+	16, // 90: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
+	18, // 91: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
+	24, // 92: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
+	20, // 93: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
+	22, // 94: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
+	35, // 95: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
+	41, // 96: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
+	45, // 97: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
+	47, // 98: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
+	49, // 99: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
+	51, // 100: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
+	30, // 101: weir.admin.v1.AdminService.Status:output_type -> weir.admin.v1.StatusResponse
+	28, // 102: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
+	90, // [90:103] is the sub-list for method output_type
+	77, // [77:90] is the sub-list for method input_type
+	77, // [77:77] is the sub-list for extension type_name
+	77, // [77:77] is the sub-list for extension extendee
+	0,  // [0:77] is the sub-list for field type_name
 }
 
 func init() { file_weir_admin_v1_admin_proto_init() }

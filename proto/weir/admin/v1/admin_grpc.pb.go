@@ -49,7 +49,7 @@ type AdminServiceClient interface {
 	// the hits that are left. Explain charges nothing. INVALID_ARGUMENT as in the rate limit service: for an empty domain, no
 	// descriptors, an entry with an empty key, or an override without a valid unit.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
-	// Reset forgets the counts of the keys that a request with these descriptors would charge: these keys are idle then. Other
+	// Reset forgets the counts of the keys that a request with these descriptors would charge: these keys are full then. Other
 	// keys do not change. INVALID_ARGUMENT as for Explain.
 	Reset(ctx context.Context, in *ResetRequest, opts ...grpc.CallOption) (*ResetResponse, error)
 	// ListRules lists the rules that serve now, their origins, and the mistakes of the last reload.
@@ -242,7 +242,7 @@ type AdminServiceServer interface {
 	// the hits that are left. Explain charges nothing. INVALID_ARGUMENT as in the rate limit service: for an empty domain, no
 	// descriptors, an entry with an empty key, or an override without a valid unit.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
-	// Reset forgets the counts of the keys that a request with these descriptors would charge: these keys are idle then. Other
+	// Reset forgets the counts of the keys that a request with these descriptors would charge: these keys are full then. Other
 	// keys do not change. INVALID_ARGUMENT as for Explain.
 	Reset(context.Context, *ResetRequest) (*ResetResponse, error)
 	// ListRules lists the rules that serve now, their origins, and the mistakes of the last reload.

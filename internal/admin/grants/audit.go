@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -13,6 +14,46 @@ import (
 func (k *Keeper) audit(ctx context.Context, text string, g *limiter.Grant, more ...slog.Attr) {
 	attrs := append(Attrs(g), more...)
 	k.options.Logger.LogAttrs(ctx, slog.LevelWarn, text, attrs...) //nolint:sloglint // the callers have constant texts
+}
+
+// ration lets a few lines of the log pass in an interval, and counts the others. Files, Redis and
+// other processes can change many grants at a time.
+type ration struct {
+	begun  time.Time // of the interval
+	passed int       // in the interval
+	missed uint64    // since the last line
+}
+
+// rationEvery is the interval, and rationLines the number of its lines.
+const (
+	rationEvery = 10 * time.Second
+	rationLines = 20
+)
+
+// due reports whether to log now, and the number of lines left out since the last one.
+func (r *ration) due() (missed uint64, ok bool) {
+	if time.Since(r.begun) >= rationEvery {
+		r.begun, r.passed = time.Now(), 0
+	}
+	if r.passed++; r.passed > rationLines {
+		r.missed++
+		return 0, false
+	}
+	missed, r.missed = r.missed, 0
+	return missed, true
+}
+
+// logOneLocked logs a change of a grant that no operator made here and now. mu must be held.
+func (k *Keeper) logOneLocked(ctx context.Context, text string, g *limiter.Grant) {
+	missed, ok := k.single.due()
+	if !ok {
+		return
+	}
+	attrs := Attrs(g)
+	if missed > 0 {
+		attrs = append(attrs, slog.Uint64("not_logged", missed))
+	}
+	k.options.Logger.LogAttrs(ctx, slog.LevelInfo, text, attrs...) //nolint:sloglint // the callers have constant texts
 }
 
 // Attrs returns a grant as attributes of a log line.

@@ -50,7 +50,7 @@ func (k *Keeper) takeLocked(ctx context.Context, changes map[string]*limiter.Gra
 		}
 		if each && g != nil && (was == nil || was.ID != g.ID) && g.ID != s.own {
 			logger.LogAttrs(ctx, slog.LevelInfo, "a grant is in force here", Attrs(g)...)
-		} else if each && g == nil && was != nil && was.Until.After(time.Now()) && was.ID != s.own {
+		} else if each && g == nil && was != nil && was.Until.After(k.wall()) && was.ID != s.own {
 			logger.LogAttrs(ctx, slog.LevelInfo, "a grant was revoked", Attrs(was)...)
 		}
 	}
@@ -74,7 +74,7 @@ func (k *Keeper) warnLost(ctx context.Context) {
 // grants in place of older ones. older has the IDs of these by slot. mu must be held.
 func (k *Keeper) restoreLocked(ctx context.Context, seen map[string]bool, older map[string]string) error {
 	var args []string
-	now := time.Now()
+	now := k.wall()
 	for at, g := range k.slots {
 		id, replaces := older[at]
 		if seen[at] && !replaces || !g.Until.After(now) {
@@ -100,7 +100,7 @@ func (k *Keeper) restoreLocked(ctx context.Context, seen map[string]bool, older 
 
 // aliveLocked reports whether a grant has not ended. mu must be held.
 func (k *Keeper) aliveLocked() bool {
-	now := time.Now()
+	now := k.wall()
 	for _, g := range k.slots {
 		if g.Until.After(now) {
 			return true

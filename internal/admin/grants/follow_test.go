@@ -47,8 +47,8 @@ func (s *slow) Run(ctx context.Context, script string, _, args []string) ([]stri
 			s.refused--
 			return nil, errors.New("refused")
 		}
-		s.most = max(s.most, (len(args)-3)/4)
-		for i := 3; i < len(args); i += 4 {
+		s.most = max(s.most, (len(args)-5)/4)
+		for i := 5; i < len(args); i += 4 {
 			s.given = append(s.given, args[i])
 		}
 		return []string{"ok", ""}, nil

@@ -9,8 +9,9 @@
 //	Redis              shared by all processes under one prefix, which look for changes about twice a
 //	                   second; see shared
 //
-// A Keeper ends a grant by the wall clock of its process. See [limiter.Grant] for the effect of a
-// grant.
+// A Keeper ends a grant by the wall clock of its process, also after a step of that clock. A grant
+// that has ended stays for the grace time, as the clock may have been wrong. See [limiter.Grant] for
+// the effect of a grant.
 package grants
 
 import (
@@ -45,13 +46,15 @@ type Options struct {
 // Keeper keeps grants. All methods are safe for concurrent use.
 type Keeper struct {
 	options Options
-	journal *journal // nil without a directory
-	shared  *shared  // nil without Redis
+	wall    func() time.Time // the wall clock, by which grants end; readings may have a monotonic time
+	journal *journal         // nil without a directory
+	shared  *shared          // nil without Redis
 
-	mu    sync.Mutex                // held while grants change; guards the fields below
-	slots map[string]*limiter.Grant // kept grants by slot; with Redis also the ended ones that Redis still has
-	byID  map[string]string         // the slots
-	next  time.Time                 // the earliest end of a grant in force; zero: none
+	mu     sync.Mutex                // held while grants change; guards the fields below
+	slots  map[string]*limiter.Grant // kept grants by slot, also the ones that have ended
+	byID   map[string]string         // the slots
+	ends   ends
+	single ration // of lines in the log about single grants
 
 	failures atomic.Uint64 // changes that were not kept, and reads of Redis that failed
 }
@@ -59,7 +62,10 @@ type Keeper struct {
 // Open loads the grants that are kept, and puts them in force. Grants that cannot be loaded go to
 // the log, and never end the start: the Keeper then begins without them. With Redis, Open waits a
 // second at most for each answer, and 10 seconds for all grants.
-func Open(ctx context.Context, o Options) (*Keeper, error) {
+func Open(ctx context.Context, o Options) (*Keeper, error) { return open(ctx, o, time.Now) }
+
+// open is Open with another wall clock.
+func open(ctx context.Context, o Options, wall func() time.Time) (*Keeper, error) {
 	if o.Limiter == nil || o.Logger == nil {
 		return nil, errors.New("limiter and logger: must be given")
 	}
@@ -70,7 +76,7 @@ func Open(ctx context.Context, o Options) (*Keeper, error) {
 		return nil, errors.New("a directory and Redis: must be one of the two")
 	}
 	o.Max = cmp.Or(o.Max, DefaultMax)
-	k := &Keeper{options: o, slots: make(map[string]*limiter.Grant), byID: make(map[string]string)}
+	k := &Keeper{options: o, wall: wall, slots: make(map[string]*limiter.Grant), byID: make(map[string]string), ends: newEnds(wall)}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
@@ -97,7 +103,7 @@ const maxRule = 512
 // [limiter.ErrNotGrantable] or [limiter.ErrTooManyGrants]; any other error says why Redis did not
 // keep the grant. After an error nothing has changed, unless Redis has not answered.
 func (k *Keeper) Grant(ctx context.Context, in limiter.Grant) (given, replaced *limiter.Grant, err error) {
-	now := time.Now()
+	now := k.wall()
 	g := in
 	g.ID, g.Given, g.Until = newID(), now.Round(0), in.Until.Round(0) // by the wall clock, also in this process
 	if err := g.Validate(now); err != nil {
@@ -116,12 +122,15 @@ func (k *Keeper) Grant(ctx context.Context, in limiter.Grant) (given, replaced *
 			return nil, nil, err
 		}
 	} else {
-		k.sweepLocked(ctx, now)
-		if replaced = k.slots[at]; replaced == nil && len(k.slots) >= k.options.Max {
+		k.sweepLocked(ctx)
+		if replaced = k.slots[at]; replaced == nil && !k.makeRoomLocked(ctx, now) {
 			return nil, nil, fmt.Errorf("%w: %d", limiter.ErrTooManyGrants, k.options.Max)
 		}
 		k.appendLocked(ctx, change{Slot: at, Grant: encode(&g)})
 		k.setLocked(map[string]*limiter.Grant{at: &g})
+	}
+	if replaced != nil && !replaced.Until.After(now) {
+		replaced = nil
 	}
 	more := []slog.Attr{slog.String("key", harmless(target.Key))}
 	if replaced != nil {
@@ -144,7 +153,7 @@ func (k *Keeper) Revoke(ctx context.Context, id, by string) (g *limiter.Grant, n
 	if g = k.slots[at]; g == nil && k.shared != nil && k.shared.failed.Load() {
 		return nil, "", fmt.Errorf("grant %.40q is not known here, and redis does not answer", id)
 	}
-	if g == nil || !g.Until.After(time.Now()) {
+	if g == nil || !g.Until.After(k.wall()) {
 		return nil, "", fmt.Errorf("%w: %.40q", limiter.ErrUnknownGrant, id)
 	}
 	more := []slog.Attr{slog.String("revoked_by", harmless(by))}
@@ -166,7 +175,7 @@ func (k *Keeper) Revoke(ctx context.Context, id, by string) (g *limiter.Grant, n
 
 // List returns the grants in force, the next one to end first.
 func (k *Keeper) List() []*limiter.Grant {
-	now := time.Now()
+	now := k.wall()
 	var all []*limiter.Grant
 	for g := range k.options.Limiter.Grants() { // mu may be held while Redis does not answer
 		if g.Until.After(now) {
@@ -204,13 +213,14 @@ func (k *Keeper) Kept() (where string, durable bool) {
 func (k *Keeper) setLocked(changes map[string]*limiter.Grant) {
 	var end []string
 	var put []*limiter.Grant
-	now := time.Now()
+	now := k.wall()
 	for at, g := range changes {
 		if was := k.slots[at]; was != nil {
 			if g != nil && was.ID == g.ID {
 				continue
 			}
 			delete(k.byID, was.ID)
+			delete(k.ends.at, at)
 			end = append(end, was.ID)
 		}
 		if g == nil {
@@ -220,48 +230,12 @@ func (k *Keeper) setLocked(changes map[string]*limiter.Grant) {
 		k.slots[at], k.byID[g.ID] = g, at
 		if g.Until.After(now) {
 			put = append(put, g)
-			k.endsLocked(g.Until)
+			k.ends.runs(g)
+		} else {
+			k.ends.ended(at, g, time.Now())
 		}
 	}
 	k.options.Limiter.ChangeGrants(end, put)
-}
-
-// endsLocked notes that a grant in force ends at an instant. mu must be held.
-func (k *Keeper) endsLocked(at time.Time) {
-	if k.next.IsZero() || at.Before(k.next) {
-		k.next = at
-	}
-}
-
-// sweepEvery is the time between two looks for grants that have ended. A grant has no effect from
-// its end on, swept or not.
-const sweepEvery = time.Second
-
-// sweepLocked drops grants that have ended. Of the grants in Redis only the limiter forgets them:
-// Redis says when they go. mu must be held.
-func (k *Keeper) sweepLocked(ctx context.Context, now time.Time) {
-	if k.next.IsZero() || k.next.After(now) {
-		return
-	}
-	k.next = time.Time{}
-	var ended []string
-	changes := make(map[string]*limiter.Grant)
-	for g := range k.options.Limiter.Grants() {
-		if g.Until.After(now) {
-			k.endsLocked(g.Until)
-			continue
-		}
-		ended = append(ended, g.ID)
-		k.options.Logger.LogAttrs(ctx, slog.LevelInfo, "a grant has ended", Attrs(g)...)
-		if k.shared == nil {
-			changes[k.byID[g.ID]] = nil
-		}
-	}
-	if k.shared != nil {
-		k.options.Limiter.ChangeGrants(ended, nil)
-		return
-	}
-	k.setLocked(changes) // a start drops ended grants of the file
 }
 
 // Run sweeps, and follows Redis, until ctx ends. The result is nil.
@@ -284,7 +258,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 			}
 			if now.Sub(swept) >= sweepEvery {
 				swept = now
-				k.sweepLocked(ctx, now)
+				k.sweepLocked(ctx)
 				k.retryJournalLocked(ctx)
 			}
 			k.mu.Unlock()

@@ -51,14 +51,17 @@ func (l *lines) String() string {
 }
 
 // start starts a process.
-func start(t *testing.T, change func(*Options)) *process {
+func start(t *testing.T, change func(*Options)) *process { return startAt(t, change, time.Now) }
+
+// startAt starts a process with another wall clock.
+func startAt(t *testing.T, change func(*Options), wall func() time.Time) *process {
 	t.Helper()
 	s, err := memstore.New(memstore.Options{MaxKeys: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &process{}
-	p.limiter, err = limiter.New(s, limiter.Options{Now: time.Now})
+	p.limiter, err = limiter.New(s, limiter.Options{Now: wall})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +70,7 @@ func start(t *testing.T, change func(*Options)) *process {
 	if change != nil {
 		change(&o)
 	}
-	if p.Keeper, err = Open(t.Context(), o); err != nil {
+	if p.Keeper, err = open(t.Context(), o, wall); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

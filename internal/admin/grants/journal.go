@@ -43,34 +43,38 @@ const (
 	maxRetryWait = 30 * time.Second
 )
 
-// appendLocked keeps a change, if there is a directory, before it counts. A failure goes to the
-// log, and the change to memory alone. mu must be held.
-func (k *Keeper) appendLocked(ctx context.Context, c change) {
+// appendLocked keeps changes, if there is a directory, before they count. A failure goes to the
+// log, and the changes to memory alone. mu must be held.
+func (k *Keeper) appendLocked(ctx context.Context, changes ...change) {
 	j := k.journal
-	if j == nil {
+	if j == nil || len(changes) == 0 {
 		return
 	}
 	if j.due() || j.failed != nil && time.Since(j.tried) >= minRetryWait || j.failed == nil && j.spare(len(k.slots)) {
-		k.rewriteLocked(ctx) // before the change: the new file has the grants in force
+		k.rewriteLocked(ctx) // before the changes: the new file has the grants in force
 	}
 	if j.failed != nil {
 		return // written with all others once the file can be written
 	}
-	line, err := c.line()
-	if err != nil {
-		k.journalFailedLocked(ctx, err)
-		return
+	var lines []byte
+	for _, c := range changes {
+		line, err := c.line()
+		if err != nil {
+			k.journalFailedLocked(ctx, err)
+			return
+		}
+		lines = append(lines, line...)
 	}
-	_, err = j.file.WriteAt(line, j.size)
+	_, err := j.file.WriteAt(lines, j.size)
 	if err == nil {
 		err = j.sync(j.file)
 	}
-	if err != nil { // a part of the line may be in the file
+	if err != nil { // a part of the lines may be in the file
 		k.journalFailedLocked(ctx, errors.Join(err, j.file.Truncate(j.size)))
 		return
 	}
-	j.size += int64(len(line))
-	j.lines++
+	j.size += int64(len(lines))
+	j.lines += len(changes)
 }
 
 // spare reports whether the file of so many grants is longer than needed.
@@ -119,7 +123,7 @@ func (k *Keeper) writeAnewLocked() (file *os.File, size int64, err error) {
 	}
 	to := bufio.NewWriter(file)
 	for at, g := range k.slots {
-		line, err := change{Slot: at, Grant: encode(g)}.line()
+		line, err := change{Slot: at, Grant: encode(g), Ended: k.endedAt(at)}.line()
 		if err != nil {
 			return nil, 0, errors.Join(err, file.Close())
 		}

@@ -7,14 +7,17 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"time"
 
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// change is one line of the journal: a grant that takes a slot, or the end of the grant in a slot.
+// change is one line of the journal. A Grant takes the slot. Without Grant and Ended, the slot is
+// free. The version before has no Ended, and frees the slot of a grant that has ended.
 type change struct {
 	Slot  string          `json:"slot"`
-	Grant json.RawMessage `json:"grant,omitempty"` // a record; absent for an end
+	Grant json.RawMessage `json:"grant,omitempty"` // a record
+	Ended *time.Time      `json:"ended,omitempty"` // when the grant in the slot was seen to have ended, by the wall clock; nil: not yet
 }
 
 // maxLine bounds a line, in bytes. The longest grant takes 40 KB as JSON.

@@ -13,13 +13,15 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/weirproxy/weir/internal/regular"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
 // saved is the content of a journal.
 type saved struct {
 	slots map[string]*limiter.Grant
-	above int // grants beyond the bound, which are not in slots
+	ended map[string]time.Time // of slots, by the wall clock
+	above int                  // grants beyond the bound, which are not in slots
 
 	lines int   // with a line break
 	size  int64 // of these lines, in bytes
@@ -57,15 +59,18 @@ func (k *Keeper) openJournalLocked(ctx context.Context) {
 		logger.LogAttrs(ctx, slog.LevelError, "there are more saved grants than there may be: the others have no effect",
 			slog.Int("grants", from.above), slog.Int("max", k.options.Max), slog.String("file", j.path))
 	}
-	now := time.Now()
-	for at, g := range from.slots {
-		if !g.Until.After(now) {
-			delete(from.slots, at)
+	k.setLocked(from.slots)
+	now, instant := k.wall().Round(0), time.Now()
+	for at := range k.ends.at {
+		if seen, known := from.ended[at]; known {
+			k.ends.at[at] = instant.Add(-max(now.Sub(seen), 0))
+		} else { // sweepLocked notes the end, also in the file
+			delete(k.ends.at, at)
+			k.ends.runs(k.slots[at])
 		}
 	}
-	k.setLocked(from.slots)
 	if from.lines > 0 {
-		logger.LogAttrs(ctx, slog.LevelInfo, "grants loaded", slog.Int("grants", len(k.slots)), slog.String("file", j.path))
+		logger.LogAttrs(ctx, slog.LevelInfo, "grants loaded", slog.Int("grants", len(k.slots)-len(k.ends.at)), slog.String("file", j.path))
 	}
 	j.size, j.lines = from.size, from.lines
 	if from.wrong+from.above+from.plain > 0 || j.spare(len(k.slots)) {
@@ -73,6 +78,7 @@ func (k *Keeper) openJournalLocked(ctx context.Context) {
 	} else if err := j.reopen(); err != nil {
 		k.journalFailedLocked(ctx, err)
 	}
+	k.sweepLocked(ctx)
 }
 
 // reopen opens the file to write behind the lines that were read. A line that a crash cut off goes.
@@ -91,21 +97,16 @@ func (j *journal) reopen() error {
 // readSaved reads a journal. Only a regular file of at most maxFile bytes is read: a pipe could
 // keep the start waiting.
 func readSaved(path string, most int) (*saved, error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	file, info, err := regular.OpenNoLink(path)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }() // was only read
-	info, err := file.Stat()
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular():
-		return nil, errors.New("a regular file must be there")
-	case info.Size() > maxFile:
+	if info.Size() > maxFile {
 		return nil, fmt.Errorf("%d bytes, must be at most %d", info.Size(), int64(maxFile))
 	}
-	s, from := &saved{slots: make(map[string]*limiter.Grant)}, bufio.NewReaderSize(io.LimitReader(file, maxFile), maxLine)
+	s := &saved{slots: make(map[string]*limiter.Grant), ended: make(map[string]time.Time)}
+	from := bufio.NewReaderSize(io.LimitReader(file, maxFile), maxLine)
 	for size, long := int64(0), false; ; {
 		line, err := from.ReadSlice('\n')
 		size += int64(len(line))
@@ -139,7 +140,11 @@ func (s *saved) take(line []byte, most int) {
 		s.fail(err)
 	}
 	_, known := s.slots[c.Slot]
+	if delete(s.ended, c.Slot); c.Ended != nil {
+		s.ended[c.Slot] = *c.Ended
+	}
 	switch {
+	case g == nil && c.Grant == nil && c.Ended != nil: // the grant in the slot stays
 	case g == nil:
 		delete(s.slots, c.Slot) // also of a grant that cannot be read: it took the place of the one before
 	case !known && len(s.slots) >= most:

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"maps"
 	"strconv"
-	"time"
 
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -142,7 +141,7 @@ func (l *look) keepNewer(changes map[string]*limiter.Grant) {
 	if !l.lost {
 		return
 	}
-	now := time.Now()
+	now := l.wall()
 	for at, g := range changes {
 		known := l.slots[at]
 		if g == nil || known == nil || known.ID == g.ID || !known.Given.After(g.Given) || !known.Until.After(now) {

@@ -1,8 +1,6 @@
 package grants
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weirproxy/weir/internal/metrics"
@@ -18,7 +16,7 @@ func (k *Keeper) Metrics() prometheus.Collector {
 }
 
 func (k *Keeper) collect(to metrics.Scrape) {
-	now, n := time.Now(), 0
+	now, n := k.wall(), 0
 	for g := range k.options.Limiter.Grants() { // mu may be held while Redis does not answer
 		if g.Until.After(now) {
 			n++

@@ -68,7 +68,8 @@ func (s *shared) run(ctx context.Context, name string, args ...string) ([]string
 
 // change runs a change.
 func (k *Keeper) change(ctx context.Context, what string, args ...string) (outcome, was string, err error) {
-	answer, err := k.shared.run(ctx, "change", append([]string{what, newID(), strconv.Itoa(k.options.Max)}, args...)...)
+	past, now := strconv.FormatInt(k.ends.past.UnixMilli(), 10), strconv.FormatInt(k.wall().UnixMilli(), 10)
+	answer, err := k.shared.run(ctx, "change", append([]string{what, newID(), strconv.Itoa(k.options.Max), past, now}, args...)...)
 	if err == nil && len(answer) != 2 {
 		err = errAnswer
 	}

@@ -304,6 +304,7 @@ func TestRedisForgetsEndedGrants(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.mu.Lock()
+	a.ends.past = time.Now() // as after the grace time
 	for i := 0; i < 13_000; i += 500 {
 		var args []string
 		for n := i; n < i+500; n++ {
@@ -328,6 +329,62 @@ func TestRedisForgetsEndedGrants(t *testing.T) {
 	late.wantLimit(t, "x", 5)
 	if n := grantsIn(t, r); n != 1 {
 		t.Errorf("Redis has %d grants, want 1", n)
+	}
+}
+
+// One wrong clock, of Redis or of a process, costs no grant.
+func TestAWrongClockDeletesNoGrantInRedis(t *testing.T) {
+	for _, ahead := range []time.Duration{-2 * time.Hour, years} { // of a process; Redis is two hours ahead of the first one
+		t.Run(ahead.String(), func(t *testing.T) {
+			r := startRedis(t)
+			var c clock
+			s := dial(t, "redis://"+r.Address())
+			a := startAt(t, func(o *Options) { o.Redis = s }, c.now)
+			if ahead > 0 {
+				a.give(t, of("x", 0))
+			}
+			c.ahead.Store(int64(ahead))
+			given := of("x", 0)
+			given.Until = c.now().Add(time.Hour)
+			if ahead < 0 {
+				a.give(t, given)
+			}
+			for _, name := range []string{"y", "z"} {
+				other := of(name, 5)
+				other.Until = c.now().Add(time.Hour)
+				a.give(t, other)
+			}
+			if n := grantsIn(t, r); n != 3 {
+				t.Errorf("Redis has %d grants, want 3", n)
+			}
+			if ahead < 0 {
+				a.wantLimit(t, "x", 0)
+			}
+		})
+	}
+}
+
+// Of a full Redis the first grant to end makes room, not before its end.
+func TestAGrantThatHasEndedMakesRoomInRedis(t *testing.T) {
+	r := startRedis(t)
+	var c clock
+	s := dial(t, "redis://"+r.Address())
+	c.ahead.Store(int64(-time.Hour))
+	a := startAt(t, func(o *Options) { o.Redis, o.Max = s, 2 }, c.now)
+	for i, name := range []string{"x", "y"} {
+		g := of(name, 5)
+		g.Until = c.now().Add(time.Duration(i+1) * time.Minute)
+		a.give(t, g)
+	}
+	if _, _, err := a.Grant(t.Context(), of("z", 7)); !errors.Is(err, limiter.ErrTooManyGrants) {
+		t.Errorf("got %v, want ErrTooManyGrants", err)
+	}
+	c.ahead.Store(int64(-time.Hour + 90*time.Second))
+	a.give(t, of("z", 7))
+	soonLimit(t, "z", 7, a)
+	a.wantLimit(t, "y", 5)
+	if n := grantsIn(t, r); n != 2 {
+		t.Errorf("Redis has %d grants, want 2", n)
 	}
 }
 

@@ -1,5 +1,6 @@
 -- A change of grants. KEYS as in sync.lua. The script needs no command that an older Weir did not need.
--- ARGV has the change, the epoch of an empty Redis, and the most grants, and then one of these rows.
+-- ARGV has the change, the epoch of an empty Redis, the most grants, two instants, and then one of these rows. The caller's clock has been
+-- past the first instant for the grace time. The second one is now by that clock.
 --   give     slot, until, JSON                   gives a grant, in place of the one in the slot.
 --   end      slot, the first bytes of the JSON   ends the grant in the slot if the JSON begins like that.
 --   restore  slot, until, JSON, start, …         gives grants in slots that have never changed in this epoch. With a start, gives the grant
@@ -32,10 +33,14 @@ if slots ~= redis.call('ZCARD', changes) or had ~= (tonumber(known[4]) or 0) or 
 end
 epoch = epoch or ARGV[2]
 
--- Grants that ended more than ten seconds ago, by the clock of Redis, make room: the clocks of processes may differ a little.
+-- Grants go for good when they have ended by the caller's clock for the grace time, and by the clock of Redis. Ten seconds are for clocks that
+-- differ a little. So one wrong clock costs no grant.
 local time = redis.call('TIME')
-local over = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000) - 10000)
-for _, slot in ipairs(redis.call('ZRANGEBYSCORE', ends, '-inf', over, 'LIMIT', 0, 1000)) do put(slot, '') end
+local over = time[1] * 1000 + math.floor(time[2] / 1000) - 10000
+local function ended(by, most)
+  return redis.call('ZRANGEBYSCORE', ends, '-inf', string.format('%.0f', math.min(over, tonumber(by))), 'LIMIT', 0, most)
+end
+for _, slot in ipairs(ended(ARGV[4], 1000)) do put(slot, '') end
 
 -- Slots without a grant are forgotten a while later. A process that knows only older versions reads all grants.
 local has = redis.call('ZCARD', ends)
@@ -50,31 +55,41 @@ if redis.call('ZCARD', changes) > 2 * has + 10000 then
   floor = tonumber(old[#old])
 end
 
+-- Grants that have ended make room for new ones, the first one to end first.
 local most, answer = tonumber(ARGV[3]), {'ok', ''}
+local function room()
+  if has < most then return true end
+  local first = ended(ARGV[5], 1)[1]
+  if not first then return false end
+  put(first, '')
+  has = has - 1
+  return true
+end
+
 if ARGV[1] == 'give' then
-  local was = redis.call('HGET', grants, ARGV[4]) or ''
-  if was == '' and has >= most then
+  local was = redis.call('HGET', grants, ARGV[6]) or ''
+  if was == '' and not room() then
     answer = {'full', ''}
   else
-    put(ARGV[4], ARGV[5] .. ' ' .. ARGV[6])
+    put(ARGV[6], ARGV[7] .. ' ' .. ARGV[8])
     answer[2] = was
   end
 elseif ARGV[1] == 'end' then
-  local was = redis.call('HGET', grants, ARGV[4]) or ''
+  local was = redis.call('HGET', grants, ARGV[6]) or ''
   local json = string.match(was, '^%d+ (.*)$')
-  if json and string.sub(json, 1, #ARGV[5]) == ARGV[5] then
-    put(ARGV[4], '')
+  if json and string.sub(json, 1, #ARGV[7]) == ARGV[7] then
+    put(ARGV[6], '')
     answer[2] = was
   else
     answer = {'unknown', ''}
   end
 elseif ARGV[1] == 'restore' then
-  for i = 4, #ARGV, 4 do
+  for i = 6, #ARGV, 4 do
     local was, start = redis.call('HGET', grants, ARGV[i]), ARGV[i + 3]
     local json = was and string.match(was, '^%d+ (.*)$')
     if start ~= '' and json and string.sub(json, 1, #start) == start then
       put(ARGV[i], ARGV[i + 1] .. ' ' .. ARGV[i + 2])
-    elseif start == '' and not was and has < most then
+    elseif start == '' and not was and room() then
       put(ARGV[i], ARGV[i + 1] .. ' ' .. ARGV[i + 2])
       has = has + 1
     end

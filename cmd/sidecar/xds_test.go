@@ -163,6 +163,20 @@ func TestRulesComeByXDSBesideFiles(t *testing.T) {
 	s.awaitPage(t, "/metrics", http.StatusOK, "weir_config_last_reload_successful 0\n")
 }
 
+func TestRulesThatTheControlPlaneDoesNotConfirmSaySo(t *testing.T) {
+	p := controlPlane(t)
+	serves(t, p, "1", map[string]uint32{"test": 6})
+	s := start(t, "--xds-address="+p.Address)
+	s.awaitPage(t, "/readyz", http.StatusOK, "OK")
+	s.awaitPage(t, "/rules", http.StatusOK, `"unconfirmed_since": null`)
+	s.awaitPage(t, "/metrics", http.StatusOK, "weir_xds_unconfirmed_seconds 0\n")
+	p.Stop()
+	s.awaitPage(t, "/rules", http.StatusOK, `"unconfirmed_since": "20`)
+	if _, page := s.get(t, "/metrics"); strings.Contains(page, "weir_xds_unconfirmed_seconds 0\n") {
+		t.Error("metrics: unconfirmed for 0 seconds without a control plane")
+	}
+}
+
 func TestABadFirstConfigurationByXDSIsNotReadyAndSaysWhy(t *testing.T) {
 	p := controlPlane(t)
 	serves(t, p, "1", map[string]uint32{"test": 0})

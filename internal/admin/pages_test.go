@@ -228,7 +228,7 @@ func TestRulesPageShowsWhatIsLoadedAndTheLastErrors(t *testing.T) {
 			return got
 		}
 		want := map[string]any{
-			"sources": []any{"rules.yaml"}, "loaded_at": nil, "attempted_at": nil, "loads": 0.0, "refusals": 0.0,
+			"sources": []any{"rules.yaml"}, "loaded_at": nil, "attempted_at": nil, "loads": 0.0, "refusals": 0.0, "unconfirmed_since": nil,
 			"errors": []any{}, "warnings": []any{}, "rules": []any{}, "hash": "",
 		}
 		if diff := cmp.Diff(want, page()); diff != "" {
@@ -253,7 +253,7 @@ descriptors:
 		}
 		want = map[string]any{
 			"sources": []any{"rules.yaml"}, "loaded_at": "2000-01-01T00:00:00Z", "attempted_at": "2000-01-01T00:01:00Z",
-			"loads": 1.0, "refusals": 1.0, "errors": []any{"rules.yaml:1: no"}, "hash": f.limiter.Rules().Hash(),
+			"loads": 1.0, "refusals": 1.0, "unconfirmed_since": nil, "errors": []any{"rules.yaml:1: no"}, "hash": f.limiter.Rules().Hash(),
 			"warnings": []any{"rules.yaml:3: warning: descriptors[0]: odd"},
 			"rules": []any{
 				rule(map[string]any{"path": "a=<x>", "line": 4.0, "name": "n", "limits": []any{map[string]any{

@@ -261,16 +261,21 @@ func (p *process) ready() error {
 }
 
 // loads returns the outcome of loading rules as the admin service shows it.
-func loads(s reload.Status) *adminv1.RulesPage {
+func (p *process) loads() *adminv1.RulesPage {
+	s := p.reloader.Status()
 	timestamp := func(t time.Time) *timestamppb.Timestamp {
 		if t.IsZero() {
 			return nil
 		}
 		return timestamppb.New(t)
 	}
+	var unconfirmed time.Time
+	if p.source != nil {
+		unconfirmed = p.source.Status().Unconfirmed
+	}
 	return &adminv1.RulesPage{
 		Hash: s.Hash, LoadedAt: timestamp(s.LoadedAt), AttemptedAt: timestamp(s.AttemptedAt), Errors: s.Errors, Warnings: s.Warnings,
-		Loads: uint32(s.Loads), Refusals: uint32(s.Refusals),
+		Loads: uint32(s.Loads), Refusals: uint32(s.Refusals), UnconfirmedSince: timestamp(unconfirmed),
 	}
 }
 
@@ -293,7 +298,7 @@ func (p *process) newServers(context.Context) (err error) {
 		o.Store = p.stores.Health
 	}
 	o.Reload = p.reloader.Reload
-	o.Loads = func() *adminv1.RulesPage { return loads(p.reloader.Status()) }
+	o.Loads = p.loads
 	o.Sources = slices.Clone(p.Rules.Paths)
 	if p.XDS.Address != "" {
 		o.Sources = append(o.Sources, xds.Prefix+p.XDS.Address)

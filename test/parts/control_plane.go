@@ -102,6 +102,9 @@ func (p *ControlPlane) Restart(ctx context.Context) error {
 // Stop breaks all streams and closes the port.
 func (p *ControlPlane) Stop() { p.stop() }
 
+// Forget empties the cache, as a process that starts does. It must follow Stop.
+func (p *ControlPlane) Forget() { p.cache = cachev3.NewSnapshotCache(false, cachev3.IDHash{}, nil) }
+
 // Set makes these resources all that there are for a node.
 func (p *ControlPlane) Set(node, version string, all ...*ratelimitv3.RateLimitConfig) error {
 	resources := make([]types.Resource, 0, len(all))

@@ -67,7 +67,7 @@ func (c *Client) open(ctx context.Context, service discoveryv3.AggregatedDiscove
 		return &delta{c, s}, err
 	}
 	s, err := service.StreamAggregatedResources(ctx)
-	return &sotw{c, s}, err
+	return &sotw{client: c, AggregatedDiscoveryService_StreamAggregatedResourcesClient: s}, err
 }
 
 // explain names the setting when a response is too large. Only the text, which gRPC on this side

@@ -14,7 +14,6 @@ import (
 type rules struct {
 	requested map[string]resource // that the control plane asks for, by name; nil before the first response
 	inForce   map[string]resource // of each requested name the last version that came into force
-	version   string              // state of the world: of the last accepted response
 	refusal   error               // why a part of requested is not in force; nil also when unjudged
 	unjudged  bool                // Push has not judged requested yet
 }
@@ -73,20 +72,17 @@ func (c *Client) put(ctx context.Context, in response) error {
 		}
 		r.refusal, r.unjudged = refusal, false
 	}
-	bad := r.note(in)
+	bad := r.note()
 	c.judged(ctx, in, len(r.requested), bad, r.refusal)
 	return r.refusal
 }
 
-// note records which resources of a response are in force, and returns the number of the others.
-func (r *rules) note(in response) (bad int) {
+// note records which requested resources are in force, and returns the number of the others.
+func (r *rules) note() (bad int) {
 	refused := make(map[string]bool) // by name of the document
 	mistakes, known := errors.AsType[descriptors.Errors](r.refusal)
 	for _, e := range mistakes {
 		refused[e.File] = true
-	}
-	if r.refusal == nil {
-		r.version = in.version
 	}
 	next := make(map[string]resource, len(r.requested))
 	for name, x := range r.requested {

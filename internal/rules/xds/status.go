@@ -22,7 +22,10 @@ type Status struct {
 	Resources int    // that the control plane asks for
 	Bad       int    // resources of these that are not in force
 	Ready     bool   // a response has come into force, at least in part
-	Reason    string // why the last stream ended, or why the last response was refused; "" when all is well
+	// Unconfirmed is when the stream ended after which no response has come, and rules of an earlier
+	// one are in force; the zero time while the control plane stands by its rules.
+	Unconfirmed time.Time
+	Reason      string // why the last stream ended, or why the last response was refused; "" when all is well
 }
 
 // Status returns the current state.
@@ -62,6 +65,9 @@ func (c *Client) connected(ctx context.Context) {
 func (c *Client) disconnected(ctx context.Context, err error, wait time.Duration) {
 	c.update(func(s *Status) {
 		s.Connected, s.Failures = false, s.Failures+1
+		if s.Ready && s.Unconfirmed.IsZero() {
+			s.Unconfirmed = time.Now()
+		}
 		if s.Bad == 0 {
 			s.Reason = err.Error()
 		}
@@ -73,7 +79,7 @@ func (c *Client) disconnected(ctx context.Context, err error, wait time.Duration
 // judged records the answer to a response; bad counts its resources that are not in force.
 func (c *Client) judged(ctx context.Context, r response, resources, bad int, refusal error) {
 	c.update(func(s *Status) {
-		s.Resources, s.Bad = resources, bad
+		s.Resources, s.Bad, s.Unconfirmed = resources, bad, time.Time{}
 		s.Ready = s.Ready || refusal == nil || bad < resources
 		if refusal != nil {
 			s.Refused, s.Reason = s.Refused+1, detail(refusal)
@@ -115,6 +121,8 @@ func (c *Client) Metrics() prometheus.Collector {
 		metrics.New("responses_total", "Responses of the xDS server. The good resources of a refused response are in force.", "result"),
 		metrics.New("resources", "Resources that the xDS server asks for."),
 		metrics.New("resources_bad", "Resources that the xDS server asks for and that are not in force. An older version may be."),
+		metrics.New("unconfirmed_seconds", "How long rules have been in force that the xDS server may have changed since: "+
+			"no response has come since its stream ended. 0 while it stands by them."),
 	)
 }
 
@@ -127,4 +135,9 @@ func (c *Client) collect(to metrics.Scrape) {
 	to.Counter("responses_total", s.Refused, "refused")
 	to.Gauge("resources", float64(s.Resources))
 	to.Gauge("resources_bad", float64(s.Bad))
+	var unconfirmed time.Duration
+	if !s.Unconfirmed.IsZero() {
+		unconfirmed = time.Since(s.Unconfirmed)
+	}
+	to.Gauge("unconfirmed_seconds", unconfirmed.Seconds())
 }

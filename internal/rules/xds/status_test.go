@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,8 +15,12 @@ import (
 )
 
 func TestMetrics(t *testing.T) {
+	synctest.Test(t, testMetrics)
+}
+
+func testMetrics(t *testing.T) {
 	c := must.Get(New(Options{Address: "localhost:1", Push: (&fakeRules{}).push, Logger: slog.New(slog.DiscardHandler)}))(t)
-	c.status.Store(&Status{Connected: true, Streams: 4, Failures: 3, Accepted: 7, Refused: 2, Resources: 5, Bad: 1})
+	c.status.Store(&Status{Connected: true, Streams: 4, Failures: 3, Accepted: 7, Refused: 2, Resources: 5, Bad: 1, Unconfirmed: time.Now().Add(-7 * time.Second)})
 	registry := prometheus.NewPedanticRegistry()
 	must.Do(t, registry.Register(c.Metrics()))
 	families := must.Get(registry.Gather())(t)
@@ -30,7 +36,7 @@ func TestMetrics(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[string]float64{
 		"weir_xds_connected": 1, "weir_xds_streams_total": 4, "weir_xds_failures_total": 3, "weir_xds_responses_total accepted": 7,
-		"weir_xds_responses_total refused": 2, "weir_xds_resources": 5, "weir_xds_resources_bad": 1,
+		"weir_xds_responses_total refused": 2, "weir_xds_resources": 5, "weir_xds_resources_bad": 1, "weir_xds_unconfirmed_seconds": 7,
 	}, got); diff != "" {
 		t.Errorf("metrics (-want +got):\n%s", diff)
 	}

@@ -11,11 +11,10 @@ import (
 
 // stream is one stream to the control plane, state of the world or delta.
 type stream interface {
-	// greet sends the first request: the node, and the versions that earlier streams brought.
+	// greet sends the first request: the node, and for delta the versions in force.
 	greet(r *rules) error
-	// answer accepts a response, or refuses it for a reason. r.version is the version of the last
-	// accepted response.
-	answer(in response, r *rules, refusal error) error
+	// answer accepts a response, or refuses it for a reason.
+	answer(in response, refusal error) error
 	// receive returns the next response. Another method may run at the same time.
 	receive() (response, error)
 }
@@ -32,27 +31,25 @@ type response struct {
 type sotw struct {
 	client *Client
 	discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
+	version string // of the last response that was accepted on this stream
 }
 
-// greet implements stream. It sends the version of the last accepted response; a nonce has no
-// meaning on another stream. After a refusal, whose good part is in force, it sends no version, so
-// that the control plane sends its current state.
-func (s *sotw) greet(r *rules) error {
-	if r.refusal != nil {
-		return s.request("", "", nil)
-	}
-	return s.request(r.version, "", nil)
-}
+// greet implements stream. It sends no version: a control plane that was restarted may have given
+// the same version to other rules, and would never send these.
+func (s *sotw) greet(*rules) error { return s.request("", nil) }
 
 // answer implements stream. A refusal too carries the version of the last accepted response.
-func (s *sotw) answer(in response, r *rules, refusal error) error {
-	return s.request(r.version, in.nonce, refusal)
+func (s *sotw) answer(in response, refusal error) error {
+	if refusal == nil {
+		s.version = in.version
+	}
+	return s.request(in.nonce, refusal)
 }
 
 // request always sends the node: some control planes forget the node of the first request.
-func (s *sotw) request(version, nonce string, refusal error) error {
+func (s *sotw) request(nonce string, refusal error) error {
 	return sent(s.Send(&discoveryv3.DiscoveryRequest{
-		Node: s.client.node, TypeUrl: typeURL, VersionInfo: version, ResponseNonce: nonce, ErrorDetail: errorDetail(refusal),
+		Node: s.client.node, TypeUrl: typeURL, VersionInfo: s.version, ResponseNonce: nonce, ErrorDetail: errorDetail(refusal),
 	}))
 }
 
@@ -77,7 +74,8 @@ type delta struct {
 }
 
 // greet implements stream. It sends the versions in force, so that the control plane sends only
-// differences.
+// differences. A version of delta stands for the content of one resource: go-control-plane's is a
+// hash.
 func (d *delta) greet(r *rules) error {
 	r.resume()
 	return sent(d.Send(&discoveryv3.DeltaDiscoveryRequest{
@@ -86,7 +84,7 @@ func (d *delta) greet(r *rules) error {
 }
 
 // answer implements stream.
-func (d *delta) answer(in response, _ *rules, refusal error) error {
+func (d *delta) answer(in response, refusal error) error {
 	return sent(d.Send(&discoveryv3.DeltaDiscoveryRequest{
 		Node: d.client.node, TypeUrl: typeURL, ResponseNonce: in.nonce, ErrorDetail: errorDetail(refusal),
 	}))

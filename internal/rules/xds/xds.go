@@ -285,7 +285,7 @@ func (c *Client) follow(ctx context.Context, s stream, incoming <-chan received)
 		if ctx.Err() != nil {
 			return answered, ctx.Err()
 		}
-		if err := s.answer(in, &c.rules, refusal); err != nil {
+		if err := s.answer(in, refusal); err != nil {
 			return answered, err
 		}
 	}

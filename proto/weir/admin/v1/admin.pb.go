@@ -2030,7 +2030,10 @@ type RulesPage struct {
 	Errors []string `protobuf:"bytes,7,rep,name=errors,proto3" json:"errors,omitempty"`
 	// As in ListRulesResponse.
 	Warnings []string `protobuf:"bytes,8,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	// The rules of all domains, domain by domain, in the order of the files.
+	// The time when the stream of the control plane ended, while rules of the stream are in force and the control plane
+	// has sent none since. It may have other rules by now.
+	UnconfirmedSince *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=unconfirmed_since,json=unconfirmedSince,proto3" json:"unconfirmed_since,omitempty"`
+	// The rules of all domains, domain by domain, in the order of the files. The page needs this field to be the last one.
 	Rules         []*Rule `protobuf:"bytes,9,rep,name=rules,proto3" json:"rules,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2118,6 +2121,13 @@ func (x *RulesPage) GetErrors() []string {
 func (x *RulesPage) GetWarnings() []string {
 	if x != nil {
 		return x.Warnings
+	}
+	return nil
+}
+
+func (x *RulesPage) GetUnconfirmedSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.UnconfirmedSince
 	}
 	return nil
 }
@@ -4535,7 +4545,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\asources\x18\x03 \x03(\tR\asources\x12\x16\n" +
 	"\x06errors\x18\x04 \x03(\tR\x06errors\x12\x1a\n" +
 	"\bwarnings\x18\x05 \x03(\tR\bwarnings\x12\x12\n" +
-	"\x04hash\x18\x06 \x01(\tR\x04hash\"\xc2\x02\n" +
+	"\x04hash\x18\x06 \x01(\tR\x04hash\"\x8b\x03\n" +
 	"\tRulesPage\x12\x18\n" +
 	"\asources\x18\x01 \x03(\tR\asources\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\tR\x04hash\x127\n" +
@@ -4544,7 +4554,9 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x05loads\x18\x05 \x01(\rR\x05loads\x12\x1a\n" +
 	"\brefusals\x18\x06 \x01(\rR\brefusals\x12\x16\n" +
 	"\x06errors\x18\a \x03(\tR\x06errors\x12\x1a\n" +
-	"\bwarnings\x18\b \x03(\tR\bwarnings\x12)\n" +
+	"\bwarnings\x18\b \x03(\tR\bwarnings\x12G\n" +
+	"\x11unconfirmed_since\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\x10unconfirmedSince\x12)\n" +
 	"\x05rules\x18\t \x03(\v2\x13.weir.admin.v1.RuleR\x05rules\"o\n" +
 	"\x06Domain\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
@@ -4876,77 +4888,78 @@ var file_weir_admin_v1_admin_proto_depIdxs = []int32{
 	55, // 34: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
 	55, // 35: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
 	55, // 36: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
-	9,  // 37: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
-	9,  // 38: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
-	31, // 39: weir.admin.v1.StatusResponse.requests:type_name -> weir.admin.v1.RequestsStatus
-	32, // 40: weir.admin.v1.StatusResponse.store:type_name -> weir.admin.v1.StoreStatus
-	25, // 41: weir.admin.v1.StatusResponse.loads:type_name -> weir.admin.v1.RulesPage
-	33, // 42: weir.admin.v1.RequestsStatus.latency:type_name -> weir.admin.v1.Latency
-	55, // 43: weir.admin.v1.StoreStatus.since:type_name -> google.protobuf.Timestamp
-	33, // 44: weir.admin.v1.StoreStatus.latency:type_name -> weir.admin.v1.Latency
-	4,  // 45: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
-	2,  // 46: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
-	36, // 47: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
-	55, // 48: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
-	53, // 49: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
-	37, // 50: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
-	4,  // 51: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
-	2,  // 52: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
-	38, // 53: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
-	39, // 54: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	7,  // 55: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
-	53, // 56: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
-	53, // 57: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
-	3,  // 58: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
-	53, // 59: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
-	42, // 60: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
-	53, // 61: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
-	4,  // 62: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
-	7,  // 63: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
-	53, // 64: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
-	5,  // 65: weir.admin.v1.TopKey.override:type_name -> weir.admin.v1.LimitOverride
-	4,  // 66: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
-	55, // 67: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
-	55, // 68: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
-	43, // 69: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
-	43, // 70: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
-	43, // 71: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
-	43, // 72: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
-	43, // 73: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
-	7,  // 74: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
-	10, // 75: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
-	1,  // 76: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
-	15, // 77: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
-	17, // 78: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
-	23, // 79: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
-	19, // 80: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
-	21, // 81: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
-	34, // 82: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
-	40, // 83: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
-	44, // 84: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
-	46, // 85: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
-	48, // 86: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
-	50, // 87: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
-	29, // 88: weir.admin.v1.AdminService.Status:input_type -> weir.admin.v1.StatusRequest
-	27, // 89: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
-	16, // 90: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
-	18, // 91: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
-	24, // 92: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
-	20, // 93: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
-	22, // 94: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
-	35, // 95: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
-	41, // 96: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
-	45, // 97: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
-	47, // 98: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
-	49, // 99: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
-	51, // 100: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
-	30, // 101: weir.admin.v1.AdminService.Status:output_type -> weir.admin.v1.StatusResponse
-	28, // 102: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
-	90, // [90:103] is the sub-list for method output_type
-	77, // [77:90] is the sub-list for method input_type
-	77, // [77:77] is the sub-list for extension type_name
-	77, // [77:77] is the sub-list for extension extendee
-	0,  // [0:77] is the sub-list for field type_name
+	55, // 37: weir.admin.v1.RulesPage.unconfirmed_since:type_name -> google.protobuf.Timestamp
+	9,  // 38: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
+	9,  // 39: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
+	31, // 40: weir.admin.v1.StatusResponse.requests:type_name -> weir.admin.v1.RequestsStatus
+	32, // 41: weir.admin.v1.StatusResponse.store:type_name -> weir.admin.v1.StoreStatus
+	25, // 42: weir.admin.v1.StatusResponse.loads:type_name -> weir.admin.v1.RulesPage
+	33, // 43: weir.admin.v1.RequestsStatus.latency:type_name -> weir.admin.v1.Latency
+	55, // 44: weir.admin.v1.StoreStatus.since:type_name -> google.protobuf.Timestamp
+	33, // 45: weir.admin.v1.StoreStatus.latency:type_name -> weir.admin.v1.Latency
+	4,  // 46: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
+	2,  // 47: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
+	36, // 48: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
+	55, // 49: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
+	53, // 50: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
+	37, // 51: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
+	4,  // 52: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
+	2,  // 53: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
+	38, // 54: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
+	39, // 55: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	7,  // 56: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
+	53, // 57: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
+	53, // 58: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
+	3,  // 59: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
+	53, // 60: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
+	42, // 61: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
+	53, // 62: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
+	4,  // 63: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
+	7,  // 64: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
+	53, // 65: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
+	5,  // 66: weir.admin.v1.TopKey.override:type_name -> weir.admin.v1.LimitOverride
+	4,  // 67: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
+	55, // 68: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
+	55, // 69: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
+	43, // 70: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
+	43, // 71: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
+	43, // 72: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
+	43, // 73: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
+	43, // 74: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
+	7,  // 75: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
+	10, // 76: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
+	1,  // 77: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
+	15, // 78: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
+	17, // 79: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
+	23, // 80: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
+	19, // 81: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
+	21, // 82: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
+	34, // 83: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
+	40, // 84: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
+	44, // 85: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
+	46, // 86: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
+	48, // 87: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
+	50, // 88: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
+	29, // 89: weir.admin.v1.AdminService.Status:input_type -> weir.admin.v1.StatusRequest
+	27, // 90: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
+	16, // 91: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
+	18, // 92: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
+	24, // 93: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
+	20, // 94: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
+	22, // 95: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
+	35, // 96: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
+	41, // 97: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
+	45, // 98: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
+	47, // 99: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
+	49, // 100: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
+	51, // 101: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
+	30, // 102: weir.admin.v1.AdminService.Status:output_type -> weir.admin.v1.StatusResponse
+	28, // 103: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
+	91, // [91:104] is the sub-list for method output_type
+	78, // [78:91] is the sub-list for method input_type
+	78, // [78:78] is the sub-list for extension type_name
+	78, // [78:78] is the sub-list for extension extendee
+	0,  // [0:78] is the sub-list for field type_name
 }
 
 func init() { file_weir_admin_v1_admin_proto_init() }

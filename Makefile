@@ -123,8 +123,11 @@ bench: ## Run the benchmarks, and Weir against a bare gRPC server, through Envoy
 		go -C bench run ./latency; \
 		go -C bench run ./grpcbench -store leased $(ARGS); \
 		go -C bench run ./latency -store leased -keys 1 -rate 0 -rounds 3; \
-		go -C bench run ./overadmission -row=32 -- --sharing=leased; \
-		go -C bench run ./overadmission -n 100000
+		go -C bench run ./fleet -scenario 'steady.*' $(ARGS)
+
+.PHONY: fleet
+fleet: ## Measure a fleet while Redis or a sidecar fails, from its clients' side (25 minutes); ARGS='-scenario late' chooses
+	@REDIS_SERVER=$$(scripts/redis.sh); export REDIS_SERVER; go -C bench run ./fleet $(ARGS)
 
 .PHONY: lint
 lint: ## Lint the Go code, and count sentences that are not plain English (a first run compiles the linter: up to 12 minutes)

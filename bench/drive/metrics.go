@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,12 +21,18 @@ func ReadMetrics(ctx context.Context, address string) (Metrics, error) {
 	return Metrics{page}, err
 }
 
-// Sum adds the samples of a metric up, of all its labels.
-func (m Metrics) Sum(name string) float64 {
+// MetricsOf returns the metrics of a page that is read already.
+func MetricsOf(page string) Metrics { return Metrics{page} }
+
+// Sum adds up the samples of a metric that have all these labels, each written as name="value".
+func (m Metrics) Sum(name string, labels ...string) float64 {
 	total := 0.0
 	for line := range strings.Lines(m.page) {
 		end := strings.LastIndexByte(line, ' ')
 		if end < 0 || line[:end] != name && !strings.HasPrefix(line, name+"{") {
+			continue
+		}
+		if slices.ContainsFunc(labels, func(label string) bool { return !strings.Contains(line[:end], label) }) {
 			continue
 		}
 		if v, err := strconv.ParseFloat(strings.TrimSpace(line[end:]), 64); err == nil {

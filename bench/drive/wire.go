@@ -27,7 +27,8 @@ type Wire struct {
 	in      *bufio.Reader
 	framer  *http2.Framer // reads
 	decoder *hpack.Decoder
-	status  string // grpc-status of the header block that is read
+	status  string          // grpc-status of the header block that is read
+	denied  map[uint32]bool // streams with an answer that is over limit
 
 	mu      sync.Mutex // guards the rest
 	opened  sync.Cond  // the window has grown, or the connection has ended
@@ -45,6 +46,9 @@ type Wire struct {
 // wireWindow is the window of answers, in bytes: more than a Wire ever reads.
 const wireWindow = 1<<31 - 1
 
+// ErrDenied is the outcome of a request with the answer OVER_LIMIT.
+var ErrDenied = errors.New("the answer is over limit")
+
 // noTimeout is the value of grpc-timeout that is not sent.
 const noTimeout = "0m"
 
@@ -56,7 +60,7 @@ func DialWire(ctx context.Context, address string, timeout time.Duration) (*Wire
 		return nil, err
 	}
 	in := bufio.NewReaderSize(conn, 16<<10)
-	w := &Wire{conn: conn, in: in, framer: http2.NewFramer(nil, in), next: 1, window: 65535}
+	w := &Wire{conn: conn, in: in, framer: http2.NewFramer(nil, in), denied: make(map[uint32]bool), next: 1, window: 65535}
 	w.timeout = strconv.FormatInt(timeout.Milliseconds(), 10) + "m"
 	w.opened.L = &w.mu
 	context.AfterFunc(ctx, func() { _ = w.Close() })
@@ -171,7 +175,8 @@ func appendFrame(out []byte, kind http2.FrameType, flags http2.Flags, stream uin
 }
 
 // Receive waits for bytes of the server and reads all whole frames. Receive calls ended for each
-// request that got its answer, with an error unless the answer is within the limit.
+// request that got its answer, with an error unless the answer is within the limit. The error of an
+// answer over limit is ErrDenied.
 func (w *Wire) Receive(ended func(stream uint32, err error)) error {
 	for first := true; first || w.in.Buffered() > 0; first = false {
 		frame, err := w.framer.ReadFrame()
@@ -196,17 +201,25 @@ func (w *Wire) frame(frame http2.Frame, ended func(stream uint32, err error)) er
 		if !f.StreamEnded() {
 			return nil
 		}
-		if w.status != "0" {
-			ended(f.StreamID, fmt.Errorf("the answer has the gRPC status %q", w.status))
-			return nil
+		var outcome error
+		switch denied := w.denied[f.StreamID]; {
+		case w.status != "0":
+			outcome = fmt.Errorf("the answer has the gRPC status %q", w.status)
+		case denied:
+			outcome = ErrDenied
 		}
-		ended(f.StreamID, nil)
+		delete(w.denied, f.StreamID)
+		ended(f.StreamID, outcome)
 	case *http2.DataFrame:
 		var code ratelimitv3.RateLimitResponse_Code
-		if len(f.Data()) < 5 || (codec{}).Unmarshal(f.Data()[5:], &code) != nil || code != ratelimitv3.RateLimitResponse_OK {
-			return fmt.Errorf("the answer %q is not OK", f.Data())
+		if len(f.Data()) < 5 || (codec{}).Unmarshal(f.Data()[5:], &code) != nil || code == ratelimitv3.RateLimitResponse_UNKNOWN {
+			return fmt.Errorf("the answer %q has no verdict", f.Data())
+		}
+		if code == ratelimitv3.RateLimitResponse_OVER_LIMIT {
+			w.denied[f.StreamID] = true
 		}
 	case *http2.RSTStreamFrame:
+		delete(w.denied, f.StreamID)
 		ended(f.StreamID, fmt.Errorf("the server resets a request: %v", f.ErrCode))
 	case *http2.WindowUpdateFrame:
 		if f.StreamID == 0 {

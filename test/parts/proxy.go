@@ -123,8 +123,8 @@ func (p *Proxy) Cut() error {
 // Close is Down.
 func (p *Proxy) Close() { p.Down() }
 
-// Latency delays each answer by d, plus or minus at most jitter. An answer that arrives during the
-// delay of another waits for both. A second call replaces the first.
+// Latency delays each answer by d, plus or minus at most jitter, as a long line does. Answers that
+// are on the way together keep their order. A second call replaces the first.
 func (p *Proxy) Latency(d, jitter time.Duration) {
 	p.fault(func(f *faults) { f.latency, f.jitter = d, jitter })
 }
@@ -205,42 +205,94 @@ func (p *Proxy) serve(listener net.Listener, client *net.TCPConn) {
 		l.reset()
 		return
 	}
-	go p.copy(l, l.client, l.server, false)
-	p.copy(l, l.server, l.client, true)
+	go p.copyRequests(l)
+	answers := make(chan answer, 1024)
+	go p.copyAnswers(l, answers)
+	p.readAnswers(l, answers)
 }
 
-// copy passes data on in one direction, with the faults of that time, until a connection ends; then
-// copy resets the link.
-func (p *Proxy) copy(l *link, from, to *net.TCPConn, answers bool) {
-	defer func() {
-		l.reset()
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.links, l)
-	}()
+// now returns the faults of this moment.
+func (p *Proxy) now() faults {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.faults
+}
+
+// end resets a link.
+func (p *Proxy) end(l *link) {
+	l.reset()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.links, l)
+}
+
+// copyRequests passes requests on, with the faults of that time, until a connection ends; then
+// copyRequests resets the link. So do the others.
+func (p *Proxy) copyRequests(l *link) {
+	defer p.end(l)
 	buffer := make([]byte, 32<<10)
 	for {
-		n, err := from.Read(buffer)
+		n, err := l.client.Read(buffer)
 		if err != nil {
 			return
 		}
-		p.mu.Lock()
-		f := p.faults
-		p.mu.Unlock()
-		if answers && f.reset {
-			return
-		}
-		if answers && !l.wait(f.latency, f.jitter) {
-			return
-		}
-		if answers && f.dropAnswers || !answers && f.dropRequests {
+		if p.now().dropRequests {
 			continue
 		}
-		answer := buffer[:n]
-		if answers && f.garbage && rand.IntN(2) == 0 {
-			answer = append(bytes.Clone(answer), garbage()...)
+		if _, err := l.server.Write(buffer[:n]); err != nil {
+			return
 		}
-		if _, err := to.Write(answer); err != nil {
+	}
+}
+
+// An answer is data on the way to a client.
+type answer struct {
+	data []byte
+	due  time.Time
+}
+
+// readAnswers puts the data of upstream on the line to the client.
+func (p *Proxy) readAnswers(l *link, line chan<- answer) {
+	defer close(line)
+	defer p.end(l)
+	buffer, last := make([]byte, 32<<10), time.Time{}
+	for {
+		n, err := l.server.Read(buffer)
+		f := p.now()
+		if err != nil || f.reset {
+			return
+		}
+		due := time.Now().Add(f.latency)
+		if f.jitter > 0 {
+			due = due.Add(rand.N(2*f.jitter) - f.jitter)
+		}
+		if due.Before(last) {
+			due = last
+		}
+		last = due
+		select {
+		case line <- answer{bytes.Clone(buffer[:n]), due}:
+		case <-l.ended:
+			return
+		}
+	}
+}
+
+// copyAnswers passes on each answer that is due.
+func (p *Proxy) copyAnswers(l *link, line <-chan answer) {
+	defer p.end(l)
+	for a := range line {
+		if !l.wait(time.Until(a.due)) {
+			return
+		}
+		f := p.now()
+		if f.dropAnswers {
+			continue
+		}
+		if f.garbage && rand.IntN(2) == 0 {
+			a.data = append(a.data, garbage()...)
+		}
+		if _, err := l.client.Write(a.data); err != nil {
 			return
 		}
 	}
@@ -262,11 +314,8 @@ func garbage() []byte {
 	return random
 }
 
-// wait waits for d plus or minus at most jitter, and reports false when the link ends before.
-func (l *link) wait(d, jitter time.Duration) bool {
-	if jitter > 0 {
-		d += rand.N(2*jitter) - jitter
-	}
+// wait waits for d, and reports false when the link ends before.
+func (l *link) wait(d time.Duration) bool {
 	if d <= 0 {
 		return true
 	}

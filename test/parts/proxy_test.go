@@ -96,6 +96,28 @@ func TestLatencyDelaysAnswersUntilClear(t *testing.T) {
 	wantAnswer(t, conn)
 }
 
+// Each answer of many that are on the way together comes after the latency, and not after the sum.
+func TestAnswersOnTheWayTogetherShareTheLatency(t *testing.T) {
+	p := startProxy(t)
+	conn := connect(t, p)
+	const answers, d = 40, time.Second // the sum is longer than long
+	p.Latency(d, 0)
+	begun := time.Now()
+	for range answers {
+		if _, err := conn.Write([]byte{1}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond) // so that each is read alone
+	}
+	_ = conn.SetReadDeadline(begun.Add(long))
+	if _, err := io.ReadFull(conn, make([]byte, answers)); err != nil {
+		t.Fatal(err)
+	}
+	if got := time.Since(begun); got < d {
+		t.Errorf("the last answer came after %v; want at least %v", got, d)
+	}
+}
+
 func TestDownResetsConnectionsAndRefusesNewOnesUntilUp(t *testing.T) {
 	p := startProxy(t)
 	conn := connect(t, p)

@@ -18,7 +18,7 @@
 //	                        window, at the latest instant
 //
 // A second oracle finds a service that denies too much: one process decides the same requests, each
-// in the middle of its span (see replay).
+// in the middle of its span (see [Replay]).
 package promise
 
 import (
@@ -57,18 +57,23 @@ type Count struct {
 func Judge(limits []algorithms.Limit, history []Request, since int64) []Count {
 	counts := make([]Count, len(limits))
 	spans := make([][]span, len(limits))
+	expected := Replay(limits, history)
 	for i := range history {
-		if r := &history[i]; r.Admitted {
-			for _, key := range r.Keys {
+		r := &history[i]
+		for _, key := range r.Keys {
+			if r.Admitted {
 				spans[key] = append(spans[key], span{r.Sent - r.Sent%granularity, r.Received})
-				if r.Sent >= since {
-					counts[key].Admitted++
-				}
+			}
+			if r.Sent >= since && r.Admitted {
+				counts[key].Admitted++
+			}
+			if r.Sent >= since && expected[i] {
+				counts[key].Expected++
 			}
 		}
 	}
-	for key, expected := range replay(limits, history, since) {
-		counts[key].Over, counts[key].Expected = over(limits[key], spans[key]), expected
+	for key := range counts {
+		counts[key].Over = over(limits[key], spans[key])
 	}
 	return counts
 }
@@ -147,7 +152,7 @@ func overEstimate(l algorithms.Limit, spans []span) int {
 	return int(total)
 }
 
-// overBucket returns the largest excess of an interval over the bucket's promise.
+// overBucket returns how many hits must go so that no interval has more than the bucket's promise.
 func overBucket(l algorithms.Limit, spans []span) int {
 	slack := int64(0)
 	if l.Algorithm == algorithms.TokenBucketInteger {
@@ -155,24 +160,34 @@ func overBucket(l algorithms.Limit, spans []span) int {
 	}
 	period, rate := int64(l.Period), int64(l.Requests)
 	t := newPeaks(spans, func(from int64) int64 { return rate * from })
-	worst := int64(0)
-	for _, s := range spans {
-		t.add(s.from, period-slack)
+	return gone(t, spans, period-slack, func(s span) int64 {
 		most := t.max(0, s.to) - rate*(s.to-t.origin)
-		worst = max(worst, hits(most-int64(l.Capacity())*period, period))
-	}
-	return int(worst)
+		return most - int64(l.Capacity())*period
+	})
 }
 
-// overLog returns by how much an interval shorter than the period had most beyond the limit.
+// overLog returns how many hits must go so that no interval shorter than the period has more than
+// the limit.
 func overLog(l algorithms.Limit, spans []span) int {
 	t := newPeaks(spans, func(int64) int64 { return 0 })
-	worst := int64(0)
+	return gone(t, spans, 1, func(s span) int64 { return t.max(s.to-int64(l.Period)+1, s.to) - int64(l.Requests) })
+}
+
+// gone adds the hits of spans, which are in the order of their ends. Where an interval that ends
+// with a span has an excess, the hit that began last goes: each later interval with another hit of
+// the excess has that one, too. So no fewer hits suffice.
+func gone(t *peaks, spans []span, value int64, excess func(s span) int64) (n int) {
+	var begins []int64 // of the hits that stay, in order
 	for _, s := range spans {
-		t.add(s.from, 1)
-		worst = max(worst, t.max(s.to-int64(l.Period)+1, s.to)-int64(l.Requests))
+		t.add(s.from, value)
+		at, _ := slices.BinarySearch(begins, s.from)
+		for begins = slices.Insert(begins, at, s.from); excess(s) > 0; n++ {
+			last := len(begins) - 1
+			t.add(begins[last], -value)
+			begins = begins[:last]
+		}
 	}
-	return int(worst)
+	return n
 }
 
 // hits rounds up to whole ones.

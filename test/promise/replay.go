@@ -7,30 +7,28 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// replay returns how many hits of each key one process would have admitted that decided each
-// request in the middle of its span. Hits of requests sent before since are not in the result.
-func replay(limits []algorithms.Limit, history []Request, since int64) []int {
+// Replay reports for each request whether one process would have admitted it that decided each
+// request in the middle of its span.
+func Replay(limits []algorithms.Limit, history []Request) (admitted []bool) {
 	middle := func(r *Request) int64 { return r.Sent + (r.Received-r.Sent)/2 }
-	ordered := make([]*Request, len(history))
+	ordered := make([]int, len(history))
 	for i := range history {
-		ordered[i] = &history[i]
+		ordered[i] = i
 	}
-	slices.SortFunc(ordered, func(x, y *Request) int { return cmp.Compare(middle(x), middle(y)) })
+	slices.SortFunc(ordered, func(x, y int) int { return cmp.Compare(middle(&history[x]), middle(&history[y])) })
 	states := make([]algorithms.State, len(limits))
 	logs := make([]algorithms.Log, len(limits))
-	admitted := make([]int, len(limits))
-	for _, r := range ordered {
+	admitted = make([]bool, len(history))
+	for _, i := range ordered {
+		r := &history[i]
 		now, passes := algorithms.Instant(middle(r)), true
 		for _, key := range r.Keys {
 			passes = passes && fits(limits[key], &states[key], &logs[key], now)
 		}
-		if !passes {
+		if admitted[i] = passes; !passes {
 			continue
 		}
 		for _, key := range r.Keys {
-			if r.Sent >= since {
-				admitted[key]++
-			}
 			if l := limits[key]; l.Algorithm == algorithms.SlidingWindowLog {
 				logs[key].Take(l, now, 1, false)
 			} else {

@@ -118,7 +118,7 @@ func (o *outbox) countLocked(sh *shard) {
 	m.expiredHolds.Add(c.ExpiredEvents)
 }
 
-// lose counts hits of which Redis may not have been told: hits to charge are lost, and hits to give
+// lose counts hits of which Redis may not have been told. Hits to charge are lost, and hits to give
 // back may stay charged.
 func (o *outbox) lose(hits int64) {
 	if hits < 0 {

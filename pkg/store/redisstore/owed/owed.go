@@ -60,8 +60,8 @@ type Counts struct {
 	ToldEvents, LostEvents, ExpiredEvents uint64
 }
 
-// lose counts hits of which Redis is not told, or may not have been: hits to charge are lost, and
-// hits to give back may stay charged.
+// lose counts hits of which Redis is not told, or may not have been told. Hits to charge are lost,
+// and hits to give back may stay charged.
 func (c *Counts) lose(hits int64) {
 	if hits < 0 {
 		c.Unknown += size(hits)

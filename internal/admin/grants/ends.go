@@ -156,22 +156,3 @@ func (k *Keeper) endedAt(at string) *time.Time {
 	t := k.wall().Round(0).Add(-time.Since(seen)).UTC()
 	return &t
 }
-
-// makeRoomLocked reports whether there is room for one more grant. If need be, the first grant to
-// have ended makes room before its grace time is over. mu must be held.
-func (k *Keeper) makeRoomLocked(ctx context.Context, now time.Time) bool {
-	if len(k.slots) < k.options.Max {
-		return true
-	}
-	first := ""
-	for at, g := range k.slots {
-		if !g.Until.After(now) && (first == "" || g.Until.Before(k.slots[first].Until)) {
-			first = at
-		}
-	}
-	if first == "" {
-		return false
-	}
-	k.goneLocked(ctx, []string{first})
-	return true
-}

@@ -20,41 +20,57 @@ func (k *Keeper) syncLocked(ctx context.Context) {
 	switch {
 	case err != nil:
 		k.failures.Add(1)
-		if !s.failed.Swap(true) {
-			logger.LogAttrs(ctx, slog.LevelWarn, "grants cannot be read from Redis: the last known ones go on",
-				slog.Int("known", len(k.slots)), slog.String("error", err.Error()))
+		if s.failed.Swap(true) {
+			return
 		}
-	case s.failed.Swap(false):
+		if missed, ok := s.away.Due(saysEvery); ok {
+			s.saidAway = true
+			logger.LogAttrs(ctx, slog.LevelWarn, "grants cannot be read from Redis: the last known ones go on",
+				slog.Int("known", len(k.slots)), slog.String("error", err.Error()), slog.Uint64("not_logged", missed))
+		}
+	case s.failed.Swap(false) && s.saidAway:
+		s.saidAway = false
 		logger.LogAttrs(ctx, slog.LevelInfo, "grants are read from Redis again", slog.Int("grants", len(k.slots)))
 	}
 }
 
 // takeLocked puts changes in force. mu must be held.
 func (k *Keeper) takeLocked(ctx context.Context, changes map[string]*limiter.Grant) {
-	s, logger, kept := k.shared, k.options.Logger, len(k.slots)
+	s, kept, bytes, above := k.shared, len(k.slots), k.bytes, 0
 	each := s.loaded && len(changes) <= manyChanges
-	for at, g := range changes {
-		if g == nil && k.slots[at] != nil {
-			kept--
+	for at := range changes {
+		if was := k.slots[at]; was != nil {
+			kept, bytes = kept-1, bytes-sizeOf(was)
 		}
 	}
 	for at, g := range changes {
 		was := k.slots[at]
-		if g != nil && was == nil {
-			if kept++; kept > k.options.Max {
-				kept--
-				logger.LogAttrs(ctx, slog.LevelError, "a grant in Redis is above the bound here, and has no effect here", Attrs(g)...)
-				delete(changes, at)
-				continue
-			}
+		if g != nil && !k.fits(kept+1, bytes+sizeOf(g)) {
+			above++
+			changes[at] = nil // also in place of an earlier one
+			continue
+		}
+		if g != nil {
+			kept, bytes = kept+1, bytes+sizeOf(g)
 		}
 		if each && g != nil && (was == nil || was.ID != g.ID) && g.ID != s.own {
-			logger.LogAttrs(ctx, slog.LevelInfo, "a grant is in force here", Attrs(g)...)
+			k.logOneLocked(ctx, "a grant is in force here", g)
 		} else if each && g == nil && was != nil && was.Until.After(k.wall()) && was.ID != s.own {
-			logger.LogAttrs(ctx, slog.LevelInfo, "a grant was revoked", Attrs(was)...)
+			k.logOneLocked(ctx, "a grant was revoked", was)
 		}
 	}
+	if above > 0 {
+		k.warnAbove(ctx)
+	}
 	k.setLocked(changes)
+}
+
+// warnAbove logs that Redis has more grants than the bounds allow.
+func (k *Keeper) warnAbove(ctx context.Context) {
+	if missed, ok := k.shared.above.Due(saysEvery); ok {
+		k.options.Logger.LogAttrs(ctx, slog.LevelError, "there are more grants in Redis than there may be here: the others have no effect here",
+			slog.Int("max", k.options.Max), slog.Int("max_bytes", maxBytes), slog.Uint64("not_logged", missed))
+	}
 }
 
 // manyChanges is a number of changes in one answer, from which on each has no line in the log.
@@ -66,8 +82,10 @@ func (k *Keeper) warnLost(ctx context.Context) {
 		return
 	}
 	k.shared.warned = true
-	k.options.Logger.LogAttrs(ctx, slog.LevelWarn, "Redis has lost changes of grants: the grants that are known here are put back",
-		slog.Int("known", len(k.slots)))
+	if missed, ok := k.shared.lost.Due(saysEvery); ok {
+		k.options.Logger.LogAttrs(ctx, slog.LevelWarn, "Redis has lost changes of grants: the grants that are known here are put back",
+			slog.Int("known", len(k.slots)), slog.Uint64("not_logged", missed))
+	}
 }
 
 // restoreLocked puts the grants back that Redis has lost: grants of slots that are not in seen, and
@@ -126,6 +144,7 @@ func (k *Keeper) missingLocked(seen map[string]bool) map[string]*limiter.Grant {
 // same difference each time, and cause one such read. mu must be held.
 func (k *Keeper) countLocked(grants int) {
 	s := k.shared
+	s.unknown.Store(int64(max(grants-len(k.slots), 0)))
 	if now := time.Now(); now.Sub(s.counted) >= countEvery {
 		s.counted = now
 		if more := grants - len(k.slots); more != s.more && grants <= k.options.Max {

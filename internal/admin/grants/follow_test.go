@@ -21,6 +21,8 @@ type slow struct {
 	given  []string
 
 	refused int // number of the next changes that fail
+	read    int // grants in all pages
+	fails   bool
 	most    int // grants in one change
 }
 
@@ -53,6 +55,9 @@ func (s *slow) Run(ctx context.Context, script string, _, args []string) ([]stri
 		}
 		return []string{"ok", ""}, nil
 	}
+	if s.fails {
+		return nil, errors.New("fails")
+	}
 	from, err := strconv.Atoi(args[1])
 	if err != nil {
 		return nil, err
@@ -66,6 +71,7 @@ func (s *slow) Run(ctx context.Context, script string, _, args []string) ([]stri
 	n := strconv.Itoa(len(s.values))
 	answer := []string{s.epoch, n, strconv.Itoa(from), n}
 	for i := from; i < min(len(s.values), from+pageSize); i++ {
+		s.read++
 		answer = append(answer, fmt.Sprint("s", s.slots+i), strconv.Itoa(i+1), s.values[i])
 	}
 	return answer, nil

@@ -53,6 +53,7 @@ type Keeper struct {
 	mu     sync.Mutex                // held while grants change; guards the fields below
 	slots  map[string]*limiter.Grant // kept grants by slot, also the ones that have ended
 	byID   map[string]string         // the slots
+	bytes  int                       // of slots, see sizeOf
 	ends   ends
 	single ration // of lines in the log about single grants
 
@@ -123,8 +124,8 @@ func (k *Keeper) Grant(ctx context.Context, in limiter.Grant) (given, replaced *
 		}
 	} else {
 		k.sweepLocked(ctx)
-		if replaced = k.slots[at]; replaced == nil && !k.makeRoomLocked(ctx, now) {
-			return nil, nil, fmt.Errorf("%w: %d", limiter.ErrTooManyGrants, k.options.Max)
+		if replaced = k.slots[at]; !k.makeRoomLocked(ctx, now, at, &g) {
+			return nil, nil, k.full()
 		}
 		k.appendLocked(ctx, change{Slot: at, Grant: encode(&g)})
 		k.setLocked(map[string]*limiter.Grant{at: &g})
@@ -221,6 +222,7 @@ func (k *Keeper) setLocked(changes map[string]*limiter.Grant) {
 			}
 			delete(k.byID, was.ID)
 			delete(k.ends.at, at)
+			k.bytes -= sizeOf(was)
 			end = append(end, was.ID)
 		}
 		if g == nil {
@@ -228,6 +230,7 @@ func (k *Keeper) setLocked(changes map[string]*limiter.Grant) {
 			continue
 		}
 		k.slots[at], k.byID[g.ID] = g, at
+		k.bytes += sizeOf(g)
 		if g.Until.After(now) {
 			put = append(put, g)
 			k.ends.runs(g)

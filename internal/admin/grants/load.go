@@ -21,7 +21,8 @@ import (
 type saved struct {
 	slots map[string]*limiter.Grant
 	ended map[string]time.Time // of slots, by the wall clock
-	above int                  // grants beyond the bound, which are not in slots
+	bytes int                  // of slots, see sizeOf
+	above int                  // grants beyond the bounds, which are not in slots
 
 	lines int   // with a line break
 	size  int64 // of these lines, in bytes
@@ -37,7 +38,7 @@ func (k *Keeper) openJournalLocked(ctx context.Context) {
 	k.journal = j
 	logger := k.options.Logger
 	aside := j.path + ".refused-" + time.Now().UTC().Format("20060102T150405.000000000Z")
-	from, err := readSaved(j.path, k.options.Max)
+	from, err := k.readSaved(j.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		k.rewriteLocked(ctx)
@@ -96,7 +97,7 @@ func (j *journal) reopen() error {
 
 // readSaved reads a journal. Only a regular file of at most maxFile bytes is read: a pipe could
 // keep the start waiting.
-func readSaved(path string, most int) (*saved, error) {
+func (k *Keeper) readSaved(path string) (*saved, error) {
 	file, info, err := regular.OpenNoLink(path)
 	if err != nil {
 		return nil, err
@@ -124,14 +125,14 @@ func readSaved(path string, most int) (*saved, error) {
 		if long {
 			s.fail(fmt.Errorf("%d bytes, must be at most %d", size, maxLine))
 		} else {
-			s.take(line, most)
+			s.take(line, k.fits)
 		}
 		size, long = 0, false
 	}
 }
 
 // take applies a line.
-func (s *saved) take(line []byte, most int) {
+func (s *saved) take(line []byte, fits func(grants, bytes int) bool) {
 	c, g, summed, err := parseLine(line)
 	if !summed {
 		s.plain++
@@ -139,18 +140,22 @@ func (s *saved) take(line []byte, most int) {
 	if err != nil {
 		s.fail(err)
 	}
-	_, known := s.slots[c.Slot]
+	was, grants, bytes := s.slots[c.Slot], len(s.slots), s.bytes
+	if was != nil {
+		grants, bytes = grants-1, bytes-sizeOf(was)
+	}
 	if delete(s.ended, c.Slot); c.Ended != nil {
 		s.ended[c.Slot] = *c.Ended
 	}
 	switch {
 	case g == nil && c.Grant == nil && c.Ended != nil: // the grant in the slot stays
-	case g == nil:
-		delete(s.slots, c.Slot) // also of a grant that cannot be read: it took the place of the one before
-	case !known && len(s.slots) >= most:
+	case g == nil: // also a grant that cannot be read: it took the place of the one before
+		delete(s.slots, c.Slot)
+		s.bytes = bytes
+	case !fits(grants+1, bytes+sizeOf(g)):
 		s.above++
 	default:
-		s.slots[c.Slot] = g
+		s.slots[c.Slot], s.bytes = g, bytes+sizeOf(g)
 	}
 }
 

@@ -23,6 +23,10 @@ type look struct {
 	*Keeper
 	changes map[string]*limiter.Grant // of the pages, by slot, not in force yet. nil: the slot has no grant now
 	seen    map[string]bool           // slots with a grant, during a resync; else nil
+	grants  int                       // in changes
+	bytes   int                       // of these, see sizeOf
+	stopped bool                      // some grants in Redis are above the bounds
+	began   uint64                    // version at the begin of a resync
 	lost    bool                      // Redis has lost grants that are not put back yet
 	older   map[string]string         // while lost: the IDs of grants by slot, each older than the grant that is known here
 	repairs int                       // attempts to put keys or grants back
@@ -69,8 +73,10 @@ func (k *Keeper) read(ctx context.Context, all bool) (*page, error) {
 		}
 		g, wrong := value(text)
 		if wrong != nil {
-			k.options.Logger.LogAttrs(ctx, slog.LevelError, "a grant in Redis cannot be read, and has no effect here",
-				slog.String("slot", at), slog.String("error", wrong.Error()))
+			if missed, ok := s.unread.Due(saysEvery); ok {
+				k.options.Logger.LogAttrs(ctx, slog.LevelError, "a grant in Redis cannot be read, and has no effect here",
+					slog.String("slot", at), slog.String("error", wrong.Error()), slog.Uint64("not_logged", missed))
+			}
 			continue
 		}
 		p.changes[at] = g
@@ -119,20 +125,46 @@ func (l *look) next(ctx context.Context) (done bool, err error) {
 	case restarts:
 		l.resync(p)
 	}
-	maps.Copy(l.changes, p.changes) // of two changes of a slot the later one counts
-	s.version = p.last
-	if p.full {
+	l.add(p.changes)
+	switch s.version = p.last; {
+	case l.stopped && l.seen != nil:
+		s.version = max(s.version, l.began) // later changes of grants that were read are yet to come
+	case p.full:
 		return false, nil
+	default:
+		s.version = max(s.version, p.version)
 	}
-	s.version = max(s.version, p.version)
 	return l.finish(ctx, p)
+}
+
+// add adds the changes of a page. Grants above the bounds have no effect here. A resync then stops,
+// and changes follow from the version of its begin on. Another look goes on, as known grants may end
+// with the changes to come.
+func (l *look) add(changes map[string]*limiter.Grant) {
+	for at, g := range changes { // of two changes of a slot the later one counts
+		was, again := l.changes[at]
+		if was != nil {
+			l.grants, l.bytes = l.grants-1, l.bytes-sizeOf(was)
+		}
+		if g != nil && !l.fits(l.grants+1, l.bytes+sizeOf(g)) {
+			l.stopped = true
+			g = nil
+		}
+		switch {
+		case g != nil:
+			l.changes[at] = g
+			l.grants, l.bytes = l.grants+1, l.bytes+sizeOf(g)
+		case again || l.slots[at] != nil:
+			l.changes[at] = nil
+		}
+	}
 }
 
 // take puts the changes of the pages in force.
 func (l *look) take(ctx context.Context) {
 	l.keepNewer(l.changes)
 	l.takeLocked(ctx, l.changes)
-	l.changes = make(map[string]*limiter.Grant)
+	l.changes, l.grants, l.bytes = make(map[string]*limiter.Grant), 0, 0
 }
 
 // keepNewer drops changes to an older grant than the known one, if Redis has lost grants. The
@@ -192,7 +224,7 @@ func (l *look) resync(first *page) {
 	if s.loaded && s.epoch != emptyEpoch && l.seen == nil && (first.epoch != s.epoch || first.version < s.version) {
 		l.lost = true
 	}
-	l.seen = make(map[string]bool)
+	l.seen, l.began = make(map[string]bool), first.version
 	s.epoch = first.epoch
 }
 
@@ -203,6 +235,10 @@ func (l *look) finish(ctx context.Context, last *page) (done bool, err error) {
 		l.see(l.changes)
 	}
 	l.take(ctx)
+	if l.stopped {
+		l.warnAbove(ctx)
+		l.lost, l.older = false, nil // there is no room to put grants back
+	}
 	if l.lost {
 		older := l.older
 		l.lost, l.older = false, nil

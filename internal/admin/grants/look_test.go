@@ -2,11 +2,16 @@ package grants
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weirproxy/weir/internal/testing/metricstest"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
@@ -127,14 +132,97 @@ func TestManyLostGrantsArePutBackInParts(t *testing.T) {
 	})
 }
 
-// Of more grants in Redis than the bound here, as many as the bound are in force, and the log names
-// each other one.
+// Of more grants in Redis than the bound here, as many as the bound are in force. The process reads
+// no others, and the log has one line in a minute. The process reads all again when Redis has no
+// more than the bound.
 func TestGrantsAboveTheBoundHereHaveNoEffect(t *testing.T) {
+	const most, all = 300, 20 * pageSize
 	synctest.Test(t, func(t *testing.T) {
-		s := newSlow(t, 12)
-		p := start(t, func(o *Options) { o.Redis, o.Max = s, 10 })
-		if known, logged := len(p.List()), strings.Count(p.log.String(), "above the bound here"); known != 10 || logged != 2 {
-			t.Errorf("the process knows %d grants and logged %d others, want 10 and 2\n%s", known, logged, &p.log)
+		s := newSlow(t, all)
+		p := start(t, func(o *Options) { o.Redis, o.Max = s, most })
+		if known := len(p.List()); known != most || s.read > most+pageSize {
+			t.Errorf("the process knows %d grants and read %d, want %d and at most a page more", known, s.read, most)
+		}
+		registry := prometheus.NewPedanticRegistry()
+		must.Do(t, registry.Register(p.Metrics()))
+		if got := metricstest.Gather(t, registry, "weir_grants_")["weir_grants_unknown"]; got != all-most {
+			t.Errorf("weir_grants_unknown is %v, want %d", got, all-most)
+		}
+		for range 100 { // somebody gives grants beside all processes
+			p.mu.Lock()
+			s.values = append(s.values, s.values[0])
+			p.mu.Unlock()
+			time.Sleep(3 * time.Second)
+		}
+		if n := strings.Count(p.log.String(), "more grants in Redis than there may be here"); n == 0 || n > 6 {
+			t.Errorf("in five minutes the log has %d lines about grants above the bound, want one in a minute\n%s", n, &p.log)
+		}
+		if n := strings.Count(p.log.String(), "\n"); n > 10 {
+			t.Errorf("in five minutes the log has %d lines\n%s", n, &p.log)
+		}
+		if known := len(p.List()); known != most || s.read > most+pageSize+200 {
+			t.Errorf("later the process knows %d grants and read %d", known, s.read)
+		}
+		p.mu.Lock()
+		s.epoch, s.values, s.slots = "two", s.values[:most], 7
+		p.mu.Unlock()
+		time.Sleep(2 * countEvery)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.slots["s7"] == nil || len(p.slots) != most {
+			t.Errorf("the process knows %d grants, want the %d of now", len(p.slots), most)
+		}
+	})
+}
+
+// Grants have a bound in bytes too: the ones with the longest texts would take 400 MB.
+func TestLongGrantsHaveABoundInBytes(t *testing.T) {
+	const all = 20_000
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlow(t, all)
+		long := of(strings.Repeat("x", limiter.MaxGrantKey-100), 5)
+		long.ID, long.Given, long.Rule = "id", time.Now(), "tenant"
+		for i := range s.values {
+			long.ID = fmt.Sprint("id", i)
+			s.values[i] = item("", &long)[1] + " " + item("", &long)[2]
+		}
+		p := start(t, func(o *Options) { o.Redis = s })
+		bytes := 0
+		for _, g := range p.List() {
+			bytes += sizeOf(g)
+		}
+		if bytes > maxBytes || bytes < maxBytes*9/10 {
+			t.Errorf("the grants take %d bytes, want about %d", bytes, maxBytes)
+		}
+		if _, _, err := p.Grant(t.Context(), of(strings.Repeat("y", limiter.MaxGrantKey-100), 5)); !errors.Is(err, limiter.ErrTooManyGrants) {
+			t.Errorf("got %v, want ErrTooManyGrants", err)
+		}
+	})
+}
+
+// A program with access to Redis can change, remove and break grants all the time. The log has a
+// bound of lines.
+func TestChangesInRedisCauseABoundedLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSlow(t, 2*manyChanges)
+		p := start(t, func(o *Options) { o.Redis = s })
+		for i := range 300 {
+			p.mu.Lock()
+			s.epoch = fmt.Sprint("epoch", i)
+			for j := range s.values {
+				if j < manyChanges {
+					s.values[j] = strings.ReplaceAll(s.values[j], `"id":"`, `"id":"x`)
+				}
+				if j > 2*manyChanges-4 {
+					s.values[j] = "9 nonsense"
+				}
+			}
+			s.fails = i%2 > 0
+			p.mu.Unlock()
+			time.Sleep(syncEvery)
+		}
+		if n := strings.Count(p.log.String(), "\n"); n > 13*(rationLines+4) {
+			t.Errorf("in two minutes the log has %d lines", n)
 		}
 	})
 }

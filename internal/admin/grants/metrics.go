@@ -11,6 +11,7 @@ func (k *Keeper) Metrics() prometheus.Collector {
 	return metrics.NewCollector("weir_grants_", nil, k.collect,
 		metrics.New("in_force", "Grants in force."),
 		metrics.New("max", "Bound of the number of grants."),
+		metrics.New("unknown", "Grants in Redis that have no effect here: above the bounds, or not readable."),
 		metrics.New("failures_total", "Changes of grants that were not kept, and reads of grants that failed."),
 	)
 }
@@ -24,5 +25,8 @@ func (k *Keeper) collect(to metrics.Scrape) {
 	}
 	to.Gauge("in_force", float64(n))
 	to.Gauge("max", float64(k.options.Max))
+	if k.shared != nil {
+		to.Gauge("unknown", float64(k.shared.unknown.Load()))
+	}
 	to.Counter("failures_total", k.failures.Load())
 }

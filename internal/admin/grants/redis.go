@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weirproxy/weir/internal/loglimit"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
@@ -41,7 +42,15 @@ type shared struct {
 	counted time.Time
 	more    int    // grants in Redis beyond the known ones, at the last count
 	own     string // the grant that an operator gives or revokes here now: the line about the operator is the only one
+
+	unknown  atomic.Int64 // grants in Redis beyond the known ones, at the last look
+	saidAway bool         // the log has a line about Redis that is away, and not yet the line about its return
+
+	away, lost, unread, above loglimit.Limiter // of lines that Redis can cause as often as it answers
 }
+
+// saysEvery is the time between two lines of the log with the same text about Redis.
+const saysEvery = time.Minute
 
 const (
 	syncEvery   = 400 * time.Millisecond
@@ -98,12 +107,19 @@ func value(text string) (*limiter.Grant, error) {
 
 // giveSharedLocked gives a grant in Redis, and reads it from there. mu must be held.
 func (k *Keeper) giveSharedLocked(ctx context.Context, at string, g *limiter.Grant) (replaced *limiter.Grant, err error) {
+	bytes := k.bytes + sizeOf(g)
+	if old := k.slots[at]; old != nil {
+		bytes -= sizeOf(old)
+	}
+	if !k.fits(0, bytes) {
+		return nil, k.full()
+	}
 	outcome, was, err := k.change(ctx, "give", item(at, g)...)
 	if err != nil {
 		return nil, err
 	}
 	if outcome == "full" {
-		return nil, fmt.Errorf("%w: %d", limiter.ErrTooManyGrants, k.options.Max)
+		return nil, k.full()
 	}
 	if was != "" {
 		replaced, _ = value(was) // nil if nobody can read the value

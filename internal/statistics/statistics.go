@@ -42,7 +42,7 @@ type Options struct {
 // Reader reads the counts. All methods are safe for concurrent use.
 type Reader struct {
 	options Options
-	address *regexp.Regexp // IPv4 of a remote_address
+	address *regexp.Regexp // an IPv4 address
 }
 
 // New returns a reader. A missing limiter is an error.
@@ -61,7 +61,7 @@ func New(o Options) (*Reader, error) {
 	if o.Loads == nil {
 		o.Loads = func() (succeeded, refused uint64) { return 0, 0 }
 	}
-	return &Reader{options: o, address: regexp.MustCompile(`remote_address_\d+\.\d+\.\d+\.\d+`)}, nil
+	return &Reader{options: o, address: regexp.MustCompile(`\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}`)}, nil
 }
 
 // key names the hits of a rule, or of a value of a rule.
@@ -146,7 +146,7 @@ func (r *Reader) add(all map[key]hits, domain string, levels []string, t limiter
 }
 
 // clean replaces the characters that the original replaces in a name: colons, bars and the dots of
-// an IPv4 remote_address. It also replaces control characters, which would end a line of StatsD.
+// every IPv4 address. It also replaces control characters, which would end a line of StatsD.
 func (r *Reader) clean(s string) string {
 	clean := without(s, ":|")
 	if !strings.Contains(clean, ".") {

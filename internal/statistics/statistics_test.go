@@ -143,18 +143,22 @@ func TestHitsAreCountedAsTheOriginalCountsThem(t *testing.T) {
 
 func TestRulesAreNamedAsTheOriginalNamesThem(t *testing.T) {
 	tests := map[string]struct{ rules, descriptor, want string }{
-		"a key alone":        {"[{key: k, " + hour + "}]", "k=v", "k"},
-		"a value":            {"[{key: k, value: v, " + hour + "}]", "k=v", "k_v"},
-		"a wildcard":         {"[{key: k, value: 'v*', " + hour + "}]", "k=v1", "k_v*"},
-		"two levels":         {"[{key: k, descriptors: [{key: l, value: w, " + hour + "}]}]", "k=v,l=w", "k.l_w"},
-		"value_to_metric":    {"[{key: k, value_to_metric: true, descriptors: [{key: l, " + hour + "}]}]", "k=v,l=w", "k_v.l"},
-		"detailed_metric":    {"[{key: k, descriptors: [{key: l, detailed_metric: true, " + hour + "}]}]", "k=v,l=w", "k_v.l_w"},
-		"share_threshold":    {"[{key: k, value: 'v*', share_threshold: true, detailed_metric: true, " + hour + "}]", "k=v1", "k_v*"},
-		"a colon and a bar":  {"[{key: k, value: 'a:b|c', " + hour + "}]", "k=a:b|c", "k_a_b_c"},
-		"an IPv4 address":    {"[{key: masked_remote_address, value: 10.0.0.1/8, " + hour + "}]", "masked_remote_address=10.0.0.1/8", "masked_remote_address_10_0_0_1/8"},
-		"an IPv6 address":    {"[{key: k, detailed_metric: true, " + hour + "}]", "k=2001:db8::1", "k_2001_db8__1"},
-		"one of another key": {"[{key: ip, value: 10.0.0.1, " + hour + "}]", "ip=10.0.0.1", "ip_10.0.0.1"},
-		"an end of a line":   {"[{key: k, detailed_metric: true, " + hour + "}]", "k=a\nb:1|c", "k_a_b_1_c"},
+		"a key alone":                {"[{key: k, " + hour + "}]", "k=v", "k"},
+		"a value":                    {"[{key: k, value: v, " + hour + "}]", "k=v", "k_v"},
+		"a wildcard":                 {"[{key: k, value: 'v*', " + hour + "}]", "k=v1", "k_v*"},
+		"two levels":                 {"[{key: k, descriptors: [{key: l, value: w, " + hour + "}]}]", "k=v,l=w", "k.l_w"},
+		"value_to_metric":            {"[{key: k, value_to_metric: true, descriptors: [{key: l, " + hour + "}]}]", "k=v,l=w", "k_v.l"},
+		"detailed_metric":            {"[{key: k, descriptors: [{key: l, detailed_metric: true, " + hour + "}]}]", "k=v,l=w", "k_v.l_w"},
+		"share_threshold":            {"[{key: k, value: 'v*', share_threshold: true, detailed_metric: true, " + hour + "}]", "k=v1", "k_v*"},
+		"a colon and a bar":          {"[{key: k, value: 'a:b|c', " + hour + "}]", "k=a:b|c", "k_a_b_c"},
+		"an IPv4 address":            {"[{key: masked_remote_address, value: 10.0.0.1/8, " + hour + "}]", "masked_remote_address=10.0.0.1/8", "masked_remote_address_10_0_0_1/8"},
+		"an IPv6 address":            {"[{key: k, detailed_metric: true, " + hour + "}]", "k=2001:db8::1", "k_2001_db8__1"},
+		"one of another key":         {"[{key: client_ip, value: 10.0.0.1, " + hour + "}]", "client_ip=10.0.0.1", "client_ip_10_0_0_1"},
+		"a mask that does not match": {"[{key: 'invert:192.0.2.0/24', " + hour + "}]", "invert:192.0.2.0/24=v", "invert_192_0_2_0/24"},
+		"no address":                 {"[{key: k, value: v1.2.3, " + hour + "}]", "k=v1.2.3", "k_v1.2.3"},
+		"five numbers":               {"[{key: k, value: 1.2.3.4.5, " + hour + "}]", "k=1.2.3.4.5", "k_1_2_3_4.5"},
+		"long numbers":               {"[{key: k, value: 1234.2.3.4567, " + hour + "}]", "k=1234.2.3.4567", "k_1234_2_3_4567"},
+		"an end of a line":           {"[{key: k, detailed_metric: true, " + hour + "}]", "k=a\nb:1|c", "k_a_b_1_c"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -50,7 +50,7 @@ descriptors:
   - {key: month, rate_limit: {unit: month, requests_per_unit: 1}}
   - {key: year, rate_limit: {unit: year, requests_per_unit: 1}}
   - {key: week, rate_limit: {unit: week, requests_per_unit: 1}}
-  - {key: day, rate_limit: {unit: day}}
+  - {key: day, rate_limit: {unit: day, requests_per_unit: 0}}
   - {key: free}
 `
 	var config ratelimitv3.RateLimitConfig

@@ -154,7 +154,8 @@ const (
 const maxLevels = 1000
 
 // convert turns an encoded RateLimitConfig into a rule document in JSON: the fields of the messages
-// are the keys of rule files. A field with its zero value is left out, as in proto3.
+// are the keys of rule files. A field with its zero value is left out, as in proto3. But a limit has
+// its unit and its number: 0 is a number that a control plane may mean.
 func convert(name string, data []byte) descriptors.Source {
 	source := descriptors.Source{Name: name, Generated: true}
 	var config ratelimitv3.RateLimitConfig
@@ -207,8 +208,13 @@ func (c *converter) message(m protoreflect.Message, path string, levels int) map
 			out[name] = value.Interface()
 		}
 	}
-	if _, ok := m.Interface().(*ratelimitv3.RateLimitPolicy); ok && out["unit"] == nil && out["unlimited"] == nil {
-		out["unit"] = unitName(0)
+	if _, ok := m.Interface().(*ratelimitv3.RateLimitPolicy); ok && out["unlimited"] == nil {
+		if out["unit"] == nil {
+			out["unit"] = unitName(0)
+		}
+		if out["requests_per_unit"] == nil {
+			out["requests_per_unit"] = 0
+		}
 	}
 	c.unknown(m, path, out)
 	return out

@@ -21,6 +21,8 @@ func newRemoteCollector(stats func() remoteStats) prometheus.Collector {
 		metrics.New("opened_total", "How often the circuit breaker of the remote store has opened."),
 		metrics.New("errors_total", "Requests to the remote store that failed.", "kind"),
 		metrics.New("fallback_decisions_total", "Charges decided without the remote store, by on_store_error.", "policy"),
+		metrics.New("divided_denials_total",
+			"Limits that denied hits without the remote store, although the hits were left: they were not in the part of this process."),
 		metrics.New("carried_hits_total", "Hits admitted or counted without the remote store, of which it is told later."),
 		metrics.New("carried_holds_total", "Begins and ends of holders that were decided without the remote store, of which it is told later."),
 		metrics.New("fleet_size", "Processes that share the remote store, and divide the hits that are left while the store does not answer."),
@@ -64,6 +66,7 @@ func collectRemote(to metrics.Scrape, s remoteStats) {
 	to.Counter("fallback_decisions_total", s.Decided.Local, "local")
 	to.Counter("fallback_decisions_total", s.Decided.Allow, "allow")
 	to.Counter("fallback_decisions_total", s.Decided.Deny, "deny")
+	to.Counter("divided_denials_total", s.Divided)
 	to.Counter("carried_hits_total", s.Carried)
 	to.Counter("carried_holds_total", s.Holders)
 	to.Gauge("fleet_size", float64(s.Fleet))

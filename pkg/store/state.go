@@ -75,14 +75,23 @@ type Unanswered interface {
 
 	// Instead says which hits of the request were applied elsewhere: hits[i] of charges[i], 0 for
 	// none, negative for a refund. The store then charges the difference between these hits and the
-	// hits that it has applied itself. [Remote.Later] says how: also above the limit, and in the
-	// window of the hits only. A negative difference gives hits back. If the store cannot learn the
-	// outcome, it charges the hits that are more than 0, which may count twice, and gives nothing
-	// back. The hits of a charge with a Hold mean nothing here: such a charge is for
+	// hits that it has applied itself. [Remote.Later] says how, and what parts are: also above the
+	// limit, and in the window of the hits only. A negative difference gives hits back. If the store
+	// cannot learn the outcome, it charges the hits that are more than 0, which may count twice, and
+	// gives nothing back. The hits of a charge with a Hold mean nothing here: such a charge is for
 	// [Remote.HoldLater].
 	//
-	// len(hits) must be the number of the charges. Instead keeps neither hits nor charges, and does
-	// not wait. Call Instead at most once, from any goroutine. Without the call the store leaves the
-	// request as it finds it.
-	Instead(hits []int64)
+	// len(hits) must be the number of the charges, and so must len(parts) unless parts is nil. Instead
+	// keeps neither hits nor parts nor charges, and does not wait. Call Instead at most once, from any
+	// goroutine. Without the call the store leaves the request as it finds it.
+	Instead(hits []int64, parts []Part)
+}
+
+// Part says how a process has decided hits of a bucket without the remote store. The hits took the
+// gain of a part of the limit, Mine of each Of hits, from the instant Full on: the bucket would
+// have been full then without the hits of this process. The zero value says nothing: the bucket may
+// have been empty before.
+type Part struct {
+	Full     algorithms.Instant // by the clock of [State].Now
+	Mine, Of uint32             // Mine is at most Of
 }

@@ -178,9 +178,9 @@ type Remote interface {
 	// Later charges c.Hits to the key of c as at an earlier instant of the store's clock, also hits
 	// above the limit, and returns at once. Only Key, Limit and Hits of c count. The store adds up the
 	// hits of a key and applies the sum after a moment. A later Take, Peek or Reset of that key comes
-	// after the sum. Hits that cannot be charged in time, and hits above the store's bounds, are
-	// dropped and counted in metrics.
-	Later(c *Charge, at algorithms.Instant)
+	// after the sum. Hits of a bucket cost what is left of them after the gain of their part. Hits that
+	// cannot be charged in time, and hits above the store's bounds, are dropped and counted in metrics.
+	Later(c *Charge, at algorithms.Instant, part Part)
 
 	// HoldLater applies a charge with a Hold as at an earlier instant of the store's clock, and
 	// returns at once. HoldLater keeps a copy of the charge and of its Hold, and writes no Was. The

@@ -9,6 +9,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
 )
 
 // A clock that goes back by hours starves a key no longer than the clock needs to pass
@@ -191,7 +192,7 @@ func TestDeferredHitsOfBeforeAStepMintNothing(t *testing.T) {
 		remains(t, s, c) // the state goes on from now
 		owed := c
 		owed.Hits = 1
-		s.Later(&owed, told)
+		s.Later(&owed, told, store.Part{})
 		payAll(t, s)
 		if got := remains(t, s, c); got != 0 {
 			t.Errorf("%v: %d of 10 remain after 11 hits", a, got)

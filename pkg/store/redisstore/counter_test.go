@@ -301,7 +301,7 @@ func TestCountersAreOwedToTheirWindow(t *testing.T) {
 			wants(t, true, s, c)
 			wants(t, false, s, c)
 			for range 5 {
-				s.Later(&c, s.Now(algorithms.Limit{}))
+				s.Later(&c, s.Now(algorithms.Limit{}), store.Part{})
 			}
 			clock.sleep(time.Minute)
 			wants(t, true, s, c)

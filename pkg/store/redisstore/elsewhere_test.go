@@ -24,7 +24,7 @@ func decideElsewhere(t *testing.T, s *Store, together bool, hits []int64, charge
 	if !is {
 		t.Fatalf("%v: %T", all[0].Err, all[0].Err)
 	}
-	u.Instead(hits)
+	u.Instead(hits, nil)
 }
 
 // told waits until Redis knows of all hits.

@@ -35,7 +35,7 @@ func TestHitsChargedLaterLeaveNoMoreRoomThanHitsChargedAtOnce(t *testing.T) {
 					if admitted, _ := ask(t, s, atOnce); admitted {
 						exact++
 						told.Hits = atOnce.Hits
-						s.Later(&told, clock.now())
+						s.Later(&told, clock.now(), store.Part{})
 					}
 					clock.sleep(time.Duration(r.Int64N(int64(150 * time.Millisecond))))
 				}
@@ -72,8 +72,8 @@ func TestHitsGivenBackToABucketAreThoseOfTheirInstant(t *testing.T) {
 		wants(t, true, s, c)
 		back := c
 		back.Hits = -20
-		s.Later(&back, first)
-		s.Later(&back, second)
+		s.Later(&back, first, store.Part{})
+		s.Later(&back, second, store.Part{})
 		want := uint32(30 + 10 + 20) // the first 20 hits less a gain of 10, and all of the second 20
 		if a == algorithms.TokenBucketInteger {
 			want-- // a gain between two ticks counts as a whole one
@@ -92,7 +92,7 @@ func TestToldStatesHaveTheHitsThatAreOwed(t *testing.T) {
 		wants(t, true, s, c)
 		late := s.transaction(take, s.locate(&c, 0), s.here(), []store.Charge{c})
 		late.status.Store(underWay)
-		(&unanswered{errLate, []*transaction{late}}).Instead([]int64{3})
+		(&unanswered{errLate, []*transaction{late}}).Instead([]int64{3}, nil)
 		var left store.State
 		c.Left = &left
 		d := wants(t, true, s, c)[0]

@@ -24,7 +24,7 @@ func TestRequestSharesTheRoundTripOfDeferredHitsBeforeIt(t *testing.T) {
 		s := away(t, f, Options{})
 		c := hit("k", perAge(algorithms.FixedWindow, 10))
 		for range 20 {
-			s.Later(&c, s.Now(algorithms.Limit{}))
+			s.Later(&c, s.Now(algorithms.Limit{}), store.Part{})
 			if took := taking(t, s, c); took != trip {
 				t.Fatalf("an answer after %v; want %v", took, trip)
 			}
@@ -41,7 +41,7 @@ func TestRequestWaitsForDeferredHitsUnderWayAndOthersDoNot(t *testing.T) {
 		s := away(t, f, Options{Timeout: time.Second})
 		keys := []store.Charge{hit("k", perAge(algorithms.FixedWindow, 10)), hit("k+", perAge(algorithms.FixedWindow, 10))}
 		taking(t, s, keys[0])
-		s.Later(&keys[0], s.Now(algorithms.Limit{}))
+		s.Later(&keys[0], s.Now(algorithms.Limit{}), store.Part{})
 		s.sendAll()
 		sent := time.Now()
 		synctest.Wait()
@@ -68,7 +68,7 @@ func TestResetWaitsForDeferredHitsUnderWay(t *testing.T) {
 		f := farBy(trip)
 		s := away(t, f, Options{Timeout: time.Second})
 		c := hit("k", perAge(algorithms.FixedWindow, 10))
-		s.Later(&c, s.Now(algorithms.Limit{}))
+		s.Later(&c, s.Now(algorithms.Limit{}), store.Part{})
 		s.sendAll()
 		synctest.Wait()
 		begun := time.Now()

@@ -62,12 +62,12 @@ func newOutbox(s *servers) *outbox {
 // Later implements [store.Remote]. The instant is one of Redis's
 // clock, as in Charge.Left, or from Now. A bucket gets back negative hits less its gain since that
 // instant.
-func (o *outbox) Later(c *store.Charge, at algorithms.Instant) {
+func (o *outbox) Later(c *store.Charge, at algorithms.Instant, part store.Part) {
 	counter := o.isCounter(c)
 	if counter {
 		at -= o.nowOf(false) - o.here() // counters have the clock of this process
 	}
-	o.in(c.Key, func(b *owed.Book) { b.Add(c, whole(at), counter, owed.Fix{}) })
+	o.in(c.Key, func(b *owed.Book) { b.Add(c, owed.Late{At: whole(at), Here: counter, Part: part}) })
 }
 
 // HoldLater implements [store.Remote]. A begin that waits goes with its end: Redis then charges the
@@ -187,7 +187,7 @@ func (o *outbox) followLocked(b *owed.Book, c *store.Charge) {
 
 // sendLocked sends the waiting part of an entry. followed says that a request follows at once.
 func (o *outbox) sendLocked(b *owed.Book, e owed.Entry, followed bool) {
-	t := o.telling(b.Tell(e))
+	t := o.telling(b.Tell(e, o.clocks()))
 	t.where.server.queue.put(&t.call, followed)
 }
 
@@ -258,7 +258,7 @@ func (t *telling) landed(int32) {
 	default:
 		outcome = owed.Unknown
 	}
-	o.in(t.what.Charge().Key, func(b *owed.Book) { b.Told(t.what, outcome) })
+	o.in(t.what.Charge().Key, func(b *owed.Book) { b.Told(t.what, outcome, o.clocks()) })
 	o.end(t.err)
 }
 

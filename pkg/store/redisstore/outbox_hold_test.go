@@ -144,7 +144,7 @@ func TestABeginThatIsToldAgainDoesNotOutliveItsEnd(t *testing.T) {
 		c.sleep(time.Millisecond)
 		var told *telling
 		s.in([]byte("k"), func(b *owed.Book) {
-			told = s.telling(b.Tell(b.Of([]byte("k"), s.clocks())[0]))
+			told = s.telling(b.Tell(b.Of([]byte("k"), s.clocks())[0], s.clocks()))
 		})
 		b := newBatch(s.main)
 		b.add(&told.call)

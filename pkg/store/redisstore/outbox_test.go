@@ -50,7 +50,7 @@ func TestHitsOfTheOutboxReachRedisWhileOthersAsk(t *testing.T) {
 			if c.Hits = int64(n); total.Load() == 0 {
 				c.Hits = 3 * algorithms.MaxHits
 			}
-			s.Later(&c, s.Now(algorithms.Limit{}))
+			s.Later(&c, s.Now(algorithms.Limit{}), store.Part{})
 			total.Add(c.Hits)
 		}
 	})
@@ -65,7 +65,7 @@ func TestResetForgetsHitsThatRedisDoesNotKnowOf(t *testing.T) {
 	for n := range 10 {
 		c := hit(fmt.Sprint(n), perAge(algorithms.FixedWindow, 5))
 		for range 20 {
-			s.Later(&c, clock.now())
+			s.Later(&c, clock.now(), store.Part{})
 		}
 		if _, err := s.Reset(t.Context(), []store.Charge{c}); err != nil {
 			t.Fatal(err)

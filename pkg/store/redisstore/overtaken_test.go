@@ -20,7 +20,7 @@ func TestASlowRedisChargesTheHitsOfTheOutbox(t *testing.T) {
 		c := hit("a", perAge(algorithms.FixedWindow, 10))
 		const all = 20
 		for range all {
-			s.Later(&c, s.Now(algorithms.Limit{}))
+			s.Later(&c, s.Now(algorithms.Limit{}), store.Part{})
 			time.Sleep(200 * time.Millisecond)
 		}
 		time.Sleep(time.Second)
@@ -36,7 +36,7 @@ func TestCloseSendsCallsThatWaitForTheNext(t *testing.T) {
 		f := farBy(time.Millisecond)
 		s := away(t, f, Options{})
 		c := hit("a", perAge(algorithms.FixedWindow, 10))
-		s.Later(&c, s.Now(algorithms.Limit{}))
+		s.Later(&c, s.Now(algorithms.Limit{}), store.Part{})
 		s.sendBefore([]store.Charge{c}) // the request's own call does not come
 		s.Close()
 		if f.calls.Load() == 0 || s.metrics.deferredHits.Load() != 1 {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/redisstore/owed"
 )
 
@@ -22,7 +23,7 @@ func BenchmarkOwedKeysWhileRedisIsAway(b *testing.B) {
 			b.Cleanup(s.Close)
 			for n := range outboxShards * owed.MostHits {
 				c := hit(fmt.Sprint("a key of a usual length ", n), perAge(a, 10))
-				s.Later(&c, s.Now(algorithms.Limit{}))
+				s.Later(&c, s.Now(algorithms.Limit{}), store.Part{})
 			}
 			b.ReportAllocs()
 			for b.Loop() {

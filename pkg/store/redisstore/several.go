@@ -150,7 +150,7 @@ func (s *Store) owe(p, change *transaction) {
 			s.lose(c.Hits) // of a window with holders in a cluster, for which the outbox has no name
 		default:
 			s.in(c.Key, func(b *owed.Book) {
-				b.Add(&c, at, counter, fix)
+				b.Add(&c, owed.Late{At: at, Here: counter, Fix: fix})
 				s.sendKeyLocked(b, c.Key, false, func(owed.Entry) bool { return true }) // at once: the value is mostly as it was
 			})
 		}

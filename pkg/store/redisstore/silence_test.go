@@ -19,7 +19,7 @@ func oweing(s *Store, from, to int, hits int64) {
 	for n := from; n < to; n++ {
 		c := hit(fmt.Sprint("k", n), perAge(algorithms.FixedWindow, 10))
 		c.Hits = hits
-		s.Later(&c, s.Now(algorithms.Limit{}))
+		s.Later(&c, s.Now(algorithms.Limit{}), store.Part{})
 	}
 }
 
@@ -216,7 +216,7 @@ func TestHitsThatWaitForRedisCostNothing(t *testing.T) {
 			t.Errorf("after more hits of these keys there were %d looks", n)
 		}
 		soon := hit("soon", algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 10, Period: time.Second})
-		s.Later(&soon, s.Now(algorithms.Limit{}))
+		s.Later(&soon, s.Now(algorithms.Limit{}), store.Part{})
 		if n := seen(); n == 0 || n > keys/10 {
 			t.Errorf("after a hit of a new key there were %d looks, want those at one shard", n)
 		}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -308,11 +307,17 @@ type unanswered struct {
 func (u *unanswered) Unwrap() error { return u.error }
 
 // Instead implements [store.Unanswered].
-func (u *unanswered) Instead(hits []int64) {
+func (u *unanswered) Instead(hits []int64, parts []store.Part) {
 	for _, t := range u.all {
-		own := slices.Clone(hits[:len(t.charges)])
-		for n, i := range t.index {
-			own[n] = hits[i]
+		own := make([]instead, len(t.charges))
+		for n := range own {
+			i := n
+			if len(t.index) > 0 {
+				i = t.index[n]
+			}
+			if own[n].hits = hits[i]; parts != nil {
+				own[n].part = parts[i]
+			}
 		}
 		t.decidedElsewhere(own)
 	}
@@ -322,20 +327,21 @@ func (u *unanswered) Instead(hits []int64) {
 type instead struct {
 	hits int64
 	at   algorithms.Instant // by the key's clock
-	open *owed.Hits         // owes the hits while the outcome is open; may be nil
+	part store.Part
+	open *owed.Hits // owes the hits while the outcome is open; may be nil
 }
 
 // decidedElsewhere has the difference between hits and the hits that Redis has applied charged,
 // when the outcome is known.
-func (t *transaction) decidedElsewhere(hits []int64) {
+func (t *transaction) decidedElsewhere(all []instead) {
 	o := t.outbox
-	for i := range t.charges {
+	for i, in := range all {
 		c := t.charges[i]
-		if c.Hits = hits[i]; c.Hold != nil {
+		if c.Hits = in.hits; c.Hold != nil {
 			c.Hits = 0 // the caller tells HoldLater
 		}
 		counter := o.isCounter(&c)
-		in := instead{hits: c.Hits, at: whole(o.nowOf(counter))}
+		in.hits, in.at = c.Hits, whole(o.nowOf(counter))
 		if c.Hits > 0 && owed.Chargeable(&c) {
 			o.in(c.Key, func(b *owed.Book) { in.open = b.Open(&c, in.at, counter) })
 		}
@@ -371,7 +377,7 @@ func (t *transaction) settle() {
 			c.Hits = 0 // the hits are forgotten
 		}
 		o.in(c.Key, func(b *owed.Book) {
-			b.Add(&c, at, o.isCounter(&c), owed.Fix{})
+			b.Add(&c, owed.Late{At: at, Here: o.isCounter(&c), Part: in.part})
 			if in.open != nil {
 				b.Settle(in.open, in.hits)
 			}

@@ -48,7 +48,7 @@ func TestHitsDecidedElsewhereAreChargedOnceTheOutcomeIsKnown(t *testing.T) {
 							if !is || !errors.Is(one.Err, context.DeadlineExceeded) {
 								t.Fatalf("%v: %T", one.Err, one.Err)
 							}
-							tell := func() { u.Instead([]int64{hits}); c.Key[0] = 'x' }
+							tell := func() { u.Instead([]int64{hits}, nil); c.Key[0] = 'x' }
 							if early {
 								tell()
 								if owed := s.owedOf(&store.Charge{Key: []byte("k"), Limit: c.Limit}, s.Now(algorithms.Limit{})); owed != max(hits, 0) {
@@ -104,7 +104,7 @@ func TestHitsOfARequestThatWasNeverSentAreChargedLater(t *testing.T) {
 			if !is {
 				t.Fatalf("%v: %T", all[0].Err, all[0].Err)
 			}
-			u.Instead([]int64{4})
+			u.Instead([]int64{4}, nil)
 			time.Sleep(time.Second)
 			if got := f.told.Load(); got != 4 {
 				t.Errorf("%d hits were charged later; want 4", got)
@@ -133,7 +133,7 @@ func TestInsteadAndTheEndOfACallMeet(t *testing.T) {
 					return
 				}
 				time.Sleep(10 * time.Millisecond) // the answer comes at the same moment
-				u.Instead([]int64{2})
+				u.Instead([]int64{2}, nil)
 			})
 		}
 		waiting.Wait()

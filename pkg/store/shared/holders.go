@@ -224,7 +224,7 @@ func (s *Store) tellHolders(
 				hits += uint64(c.Hits)
 				rejected := *c
 				rejected.Hold = nil
-				s.remote.Later(&rejected, at)
+				s.remote.Later(&rejected, at, partOf(&rejected, &decisions[i], at, s.breaker.fleet()))
 			}
 		}
 	}

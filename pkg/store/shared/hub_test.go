@@ -17,6 +17,7 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/memstore"
+	"github.com/weirproxy/weir/pkg/store/redisstore/owed"
 )
 
 // hub is the remote store of a fleet: the plain model. The clock of the hub is ahead of the
@@ -110,7 +111,8 @@ type link struct {
 	err    error  // of each Take, in place of an answer
 	before func() // is called before each answer; may be nil
 
-	owes    []func()       // tell the hub about hits, with the next question
+	book    owed.Book      // hits that the hub is told of with the next question
+	owes    []func()       // the same of lost answers, and of holders
 	later   int            // calls of Later and Instead
 	carried int64          // hits that Later was given since the last call of gone
 	told    []store.Charge // by HoldLater
@@ -155,6 +157,14 @@ func (k *link) flushLocked() {
 		tell()
 	}
 	k.owes = nil
+	clocks := owed.Clocks{Redis: k.hub.now()}
+	k.book.Look(time.Now(), clocks, func(e owed.Entry) {
+		t := k.book.Tell(e, clocks)
+		for i := range t.Charges {
+			k.hub.charge(t.Charges[i], t.Charges[i].Hits, t.Instant[i])
+		}
+		k.book.Told(t, owed.Applied, clocks)
+	})
 }
 
 // gone returns the hits that came back since the last call.
@@ -201,25 +211,27 @@ type lost struct {
 
 func (*lost) Error() string { return "the answer is lost" }
 func (*lost) Unwrap() error { return context.DeadlineExceeded }
-func (e *lost) Instead(hits []int64) {
-	e.link.hub.mu.Lock()
-	defer e.link.hub.mu.Unlock()
-	hits = slices.Clone(hits)
-	e.link.later++
-	e.link.owes = append(e.link.owes, func() {
+func (e *lost) Instead(hits []int64, parts []store.Part) {
+	k := e.link
+	k.hub.mu.Lock()
+	defer k.hub.mu.Unlock()
+	hits, parts = slices.Clone(hits), slices.Clone(parts)
+	k.later++
+	k.owes = append(k.owes, func() { // the outcome is known
 		for i := range e.charges {
-			e.link.hub.charge(e.charges[i], hits[i]-e.hits[i], e.at)
+			c := e.charges[i]
+			c.Hits = hits[i] - e.hits[i]
+			k.book.Add(&c, owed.Late{At: e.at, Part: parts[i]})
 		}
 	})
 }
 
-func (k *link) Later(c *store.Charge, at algorithms.Instant) {
+func (k *link) Later(c *store.Charge, at algorithms.Instant, part store.Part) {
 	k.hub.mu.Lock()
 	defer k.hub.mu.Unlock()
-	later := owned(c)
 	k.later++
 	k.carried += c.Hits
-	k.owes = append(k.owes, func() { k.hub.charge(later, later.Hits, at) })
+	k.book.Add(c, owed.Late{At: at, Part: part})
 }
 
 func (k *link) HoldLater(c *store.Charge, at algorithms.Instant) {

@@ -354,7 +354,7 @@ type unanswered struct {
 	instead func(hits []int64)
 }
 
-func (u unanswered) Instead(hits []int64) { u.instead(hits) }
+func (u unanswered) Instead(hits []int64, _ []store.Part) { u.instead(hits) }
 
 func TestAPartWithoutAnAnswerIsGivenBackUnlessItIsOfABucket(t *testing.T) {
 	for name, want := range map[string]int32{"window": 1, "bucket": 0} {

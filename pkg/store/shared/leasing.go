@@ -160,7 +160,7 @@ func (s *Store) failed(w want, now time.Duration, err error) {
 	back := w.key.failed(now)
 	w.key.vain = true
 	if u, ok := errors.AsType[store.Unanswered](err); ok && back > 0 {
-		u.Instead([]int64{0})
+		u.Instead([]int64{0}, nil)
 	}
 	s.metrics.failed.Add(1)
 }

@@ -225,14 +225,15 @@ func (s *Store) leaveDenied(c *store.Charge, now time.Duration, to *algorithms.D
 	switch {
 	case d == nil || d.limit != c.Limit: // gone since
 		if c.CountRejected {
-			s.remote.Later(c, s.remote.Now(algorithms.Limit{}))
+			s.remote.Later(c, s.remote.Now(algorithms.Limit{}), store.Part{})
 		}
 	case c.CountRejected:
 		at := s.instant(d, now)
+		whole := store.Part{Full: at.Add(to.ResetAfter), Mine: 1, Of: 1}
 		if c.Limit.Algorithm.HasState() {
 			d.state.Take(c.Limit, at, c.Hits, true)
 		}
-		s.remote.Later(c, at)
+		s.remote.Later(c, at, whole)
 	default:
 		*to = d.left(c, s.instant(d, now))
 	}

@@ -176,7 +176,7 @@ type setup struct {
 	Answered         func() time.Time
 	Silent, Late     func() time.Duration
 	Fleet            func() int
-	Later            func(c *store.Charge, at algorithms.Instant)
+	Later            func(c *store.Charge, at algorithms.Instant, part store.Part)
 	HoldLater        func(c *store.Charge, at algorithms.Instant)
 	Now              func() algorithms.Instant
 	Local            store.Local // nil: memory
@@ -195,9 +195,9 @@ type remote struct {
 	of *setup
 }
 
-func (r remote) Later(c *store.Charge, at algorithms.Instant) {
+func (r remote) Later(c *store.Charge, at algorithms.Instant, part store.Part) {
 	if r.of.Later != nil {
-		r.of.Later(c, at)
+		r.of.Later(c, at, part)
 	}
 }
 

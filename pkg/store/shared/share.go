@@ -37,6 +37,17 @@ func cost(c *store.Charge, fleet int) int64 {
 	return c.Hits * n
 }
 
+// partOf returns the part of the limit that the local store has given to a charge, which it has
+// decided at an instant of the remote store's clock. The wait until the key is full shows when it
+// would be full without the charge.
+func partOf(c *store.Charge, d *algorithms.Decision, at algorithms.Instant, fleet int) store.Part {
+	if c.Limit.Requests == 0 || !isLocal(c) {
+		return store.Part{}
+	}
+	own := scale(c.Limit.Period, uint64(max(0, cost(c, fleet))), uint64(c.Limit.Requests))
+	return store.Part{Full: at.Add(d.ResetAfter) - algorithms.Instant(own), Mine: 1, Of: uint32(sharers(c, fleet))}
+}
+
 // unseenPart is the part of the hits left that a process leaves to the hits of others that an
 // answer does not show. Others may use these after the answer, and before an outage.
 const unseenPart = 64

@@ -16,6 +16,7 @@ type Stats struct {
 	Failures Failures
 	Decided  Decided
 	Without  uint64 // requests with charges that were decided without the remote store
+	Divided  uint64 // charges that were denied without the remote store as their hits were left, but not in the part of this process
 	Carried  uint64 // hits that the local store applied and the remote store is charged with later; without refunds
 	Holders  uint64 // begins and ends of holders that the remote store is told of later
 	Fleet    int    // processes that share the remote store, at least 1
@@ -66,6 +67,7 @@ type metrics struct {
 	timeout, unavailable, other atomic.Uint64
 	local, allow, deny          atomic.Uint64
 	without, carried, holders   atomic.Uint64
+	divided                     atomic.Uint64
 	denied, deniedHits          atomic.Uint64
 	refused, failed, overdue    atomic.Uint64
 }
@@ -107,6 +109,7 @@ func (s *Store) Stats() Stats {
 		Failures: Failures{Timeout: m.timeout.Load(), Unavailable: m.unavailable.Load(), Other: m.other.Load()},
 		Decided:  Decided{Local: m.local.Load(), Allow: m.allow.Load(), Deny: m.deny.Load()},
 		Without:  m.without.Load(),
+		Divided:  m.divided.Load(),
 		Carried:  m.carried.Load(),
 		Holders:  m.holders.Load(),
 		Fleet:    s.breaker.fleet(),

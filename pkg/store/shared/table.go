@@ -155,7 +155,7 @@ func (s *Store) giveLocked(k *key, limit algorithms.Limit, now time.Duration, pa
 			continue
 		}
 		k.shard.back += uint64(p.hits)
-		s.remote.Later(&store.Charge{Key: k.name, Hash: k.hash, Limit: limit, Hits: -p.hits}, p.at)
+		s.remote.Later(&store.Charge{Key: k.name, Hash: k.hash, Limit: limit, Hits: -p.hits}, p.at, store.Part{})
 	}
 }
 

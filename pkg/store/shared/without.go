@@ -40,14 +40,26 @@ func (s *Store) without(charges []store.Charge, decisions []algorithms.Decision,
 	if err != nil {
 		return false, fmt.Errorf("take from the local store: %w", err)
 	}
+	s.countDivided(charges, decisions)
 	s.decideByPolicy(charges, decisions, fleet)
-	carried := s.carryBack(charges, decisions, admitted, cause)
+	carried := s.carryBack(charges, decisions, admitted, cause, fleet)
 	if holds {
 		w.part(charges, fleet)
 		carried += s.tellHolders(w, charges, decisions, admitted, cause)
 	}
 	s.metrics.carried.Add(carried)
 	return admitted, nil
+}
+
+// countDivided counts the charges that the local store has denied although their hits are left: the
+// part of this process does not have them.
+func (s *Store) countDivided(charges []store.Charge, decisions []algorithms.Decision) {
+	for i := range charges {
+		c, d := &charges[i], &decisions[i]
+		if isLocal(c) && !isEnd(c) && !d.Allowed && c.Hits <= int64(d.Remaining) {
+			s.metrics.divided.Add(1)
+		}
+	}
 }
 
 // peekWithout decides each charge alone by its policy.
@@ -89,6 +101,7 @@ type substitutes struct {
 	known   []algorithms.Hold // of charges that end a holder: the holder as this process knows it
 	doubt   []bool            // the same: the remote store may have admitted a holder that was denied here
 	instead []int64           // see store.Unanswered
+	parts   []store.Part      // the same
 }
 
 // substitute returns charges with which the local store gives the verdict on the whole request.
@@ -170,26 +183,26 @@ func (s *Store) decideByPolicy(charges []store.Charge, decisions []algorithms.De
 // carryBack has the remote store charged later with the hits that the local store applied, and
 // returns their sum without refunds. Hits of holders are for tellHolders. cause is the remote
 // store's error; nil if it was not asked.
-func (s *Store) carryBack(charges []store.Charge, decisions []algorithms.Decision, admitted bool, cause error) (carried uint64) {
+func (s *Store) carryBack(charges []store.Charge, decisions []algorithms.Decision, admitted bool, cause error, fleet int) (carried uint64) {
+	at := s.remote.Now(algorithms.Limit{})
 	unanswered, asked := errors.AsType[store.Unanswered](cause)
 	if !asked {
-		at := s.remote.Now(algorithms.Limit{})
 		for i := range charges {
 			if hits := applied(&charges[i], &decisions[i], admitted); hits != 0 && isLocal(&charges[i]) {
 				carried += uint64(max(hits, 0))
-				s.remote.Later(&charges[i], at)
+				s.remote.Later(&charges[i], at, partOf(&charges[i], &decisions[i], at, fleet))
 			}
 		}
 		return carried
 	}
 	w, _ := s.substitutes.Get().(*substitutes)
 	defer s.substitutes.Put(w)
-	w.instead = w.instead[:0]
+	w.instead, w.parts = w.instead[:0], w.parts[:0]
 	for i := range charges {
 		hits := applied(&charges[i], &decisions[i], admitted)
 		carried += uint64(max(hits, 0))
-		w.instead = append(w.instead, hits)
+		w.instead, w.parts = append(w.instead, hits), append(w.parts, partOf(&charges[i], &decisions[i], at, fleet))
 	}
-	unanswered.Instead(w.instead)
+	unanswered.Instead(w.instead, w.parts)
 	return carried
 }

@@ -1,7 +1,6 @@
 package owed
 
 import (
-	"math/bits"
 	"slices"
 	"time"
 
@@ -13,19 +12,27 @@ import (
 // window. Without windows hits to charge are one entry, and hits to give back are one for each
 // instant.
 //
-// Hits older than a lifetime do not matter. A bucket that gets all hits of the last lifetime at
-// their newest instant is never fuller than with each hit at its own instant. Before these hits its
-// deficit was at most the gain of a lifetime. So the hits lie in slots of time, and the oldest
-// slots drop out. A bucket gets back the hits less the gain since their own instant: a later
-// instant would give back too much.
+// A bucket owes what is left of its hits after the gain since: see level. A log owes its hits by
+// their instants: see ages. A bucket gets back the hits less the gain since their own instant: a
+// later instant would give back too much.
 type Hits struct {
 	charge store.Charge // Key and Limit
 	here   bool         // instants are of this process's clock
 	back   bool         // hits to give back, of an algorithm without windows
 	fix    Fix          // of hits to give back
 	at     algorithms.Instant
-	slots  [slotsOfAnItem]int64 // by time, the newest in slot 0; of a window, and to give back, all in slot 0
-	under  int64                // hits to charge that are on the way, or of a request whose outcome is open
+	sum    int64 // hits that wait: of a window, or to give back
+	ages   ages  // the same of a log
+	level  level // the same of a bucket
+	under  int64 // hits to charge that are on the way, or of a request whose outcome is open
+}
+
+// Late is how hits that Redis does not count came about.
+type Late struct {
+	At   algorithms.Instant
+	Here bool       // At is of this process's clock
+	Fix  Fix        // of hits to give back; may be zero
+	Part store.Part // of hits to charge to a bucket; see [store.Remote.Later]
 }
 
 // Chargeable reports whether Redis can have the hits of a charge.
@@ -33,13 +40,12 @@ func Chargeable(c *store.Charge) bool {
 	return c.Hits != 0 && c.Limit.Period%Granularity == 0 && (c.Limit.Requests > 0 || c.Limit.Algorithm.HasState())
 }
 
-// Add adds the hits of a charge at an instant. here says that the instant is of this process's
-// clock. fix may be zero. Hits above the bounds are lost, or stay charged.
-func (b *Book) Add(c *store.Charge, at algorithms.Instant, here bool, fix Fix) {
+// Add adds the hits of a charge. Hits above the bounds are lost, or stay charged.
+func (b *Book) Add(c *store.Charge, late Late) {
 	switch {
 	case Chargeable(c):
-		if h := b.entry(c, at, here, fix); h != nil {
-			h.add(c, at)
+		if h := b.entry(c, late); h != nil {
+			h.add(c, late)
 			return
 		}
 	case c.Limit.Period%Granularity == 0:
@@ -51,14 +57,14 @@ func (b *Book) Add(c *store.Charge, at algorithms.Instant, here bool, fix Fix) {
 // Open adds the hits of a request whose outcome is open: Owed has them, and no call tells them.
 // Call Settle when the outcome is known. Open returns nil if there is no room.
 func (b *Book) Open(c *store.Charge, at algorithms.Instant, here bool) *Hits {
-	h := b.entry(c, at, here, Fix{})
+	h := b.entry(c, Late{At: at, Here: here})
 	if h != nil {
 		h.under += c.Hits
 	}
 	return h
 }
 
-// Settle ends an Open of that many hits.
+// Settle ends an Open of that many hits. An Add of the hits that Redis has not applied comes first.
 func (b *Book) Settle(h *Hits, hits int64) {
 	h.under -= hits
 	h.tidy(b)
@@ -68,18 +74,18 @@ func (b *Book) Settle(h *Hits, hits int64) {
 // instant does not have.
 func (b *Book) Owed(c *store.Charge, now algorithms.Instant) (hits int64) {
 	for _, h := range b.hits[string(c.Key)] {
-		if l := h.charge.Limit; l.Algorithm == c.Limit.Algorithm && l.Period == c.Limit.Period && !over(l, h.at, now) {
-			hits += max(h.waiting(), 0) + h.under
+		if l := h.charge.Limit; l.Algorithm == c.Limit.Algorithm && l.Period == c.Limit.Period && now < h.ends() {
+			hits += max(h.waiting(now), 0) + h.under
 		}
 	}
 	return min(hits, algorithms.MaxHits)
 }
 
 // entry returns the entry of the hits of a charge; nil if there is no room.
-func (b *Book) entry(c *store.Charge, at algorithms.Instant, here bool, fix Fix) *Hits {
+func (b *Book) entry(c *store.Charge, late Late) *Hits {
 	all := b.hits[string(c.Key)]
 	for _, h := range all {
-		if h.takes(c, at, fix) {
+		if h.takes(c, &late) {
 			if h.charge.Limit != c.Limit {
 				b.rests = time.Time{}
 			}
@@ -91,12 +97,12 @@ func (b *Book) entry(c *store.Charge, at algorithms.Instant, here bool, fix Fix)
 	}
 	h := &Hits{
 		charge: store.Charge{Key: slices.Clone(c.Key), Limit: c.Limit, CountRejected: true, Mode: store.Shadow},
-		here:   here, back: c.Hits < 0 && !windowed(c.Limit.Algorithm), at: at,
+		here:   late.Here, back: c.Hits < 0 && !windowed(c.Limit.Algorithm), at: late.At,
 	}
 	b.nHits++
 	b.rests = time.Time{}
 	if h.back {
-		h.fix = fix
+		h.fix = late.Fix
 		all = append(all, h)
 	} else {
 		all = slices.Insert(all, 0, h)
@@ -109,39 +115,30 @@ func (b *Book) entry(c *store.Charge, at algorithms.Instant, here bool, fix Fix)
 }
 
 // takes reports whether hits of a charge belong here.
-func (h *Hits) takes(c *store.Charge, at algorithms.Instant, fix Fix) bool {
+func (h *Hits) takes(c *store.Charge, late *Late) bool {
 	l := c.Limit
 	switch {
 	case h.charge.Limit.Algorithm != l.Algorithm || h.charge.Limit.Period != l.Period:
 		return false
 	case windowed(l.Algorithm):
-		return h.at/algorithms.Instant(l.Period) == at/algorithms.Instant(l.Period)
+		return h.at/algorithms.Instant(l.Period) == late.At/algorithms.Instant(l.Period)
 	case c.Hits < 0:
-		return h.back && h.at == at && h.fix == fix
+		return h.back && h.at == late.At && h.fix == late.Fix
 	}
 	return !h.back
 }
 
 // add adds the hits of a charge that takes has accepted.
-func (h *Hits) add(c *store.Charge, at algorithms.Instant) {
-	if h.charge.Limit != c.Limit { // the slots of the new limit may have another width
-		h.slots = [slotsOfAnItem]int64{h.waiting()}
-		h.charge.Limit = c.Limit
-	}
-	slot := int64(0)
-	if windowed(c.Limit.Algorithm) {
-		h.at = max(h.at, at)
-	} else if !h.back {
-		newer := int64(at)/h.width() - int64(h.at)/h.width()
-		if newer > 0 {
-			newer = min(newer, slotsOfAnItem)
-			copy(h.slots[newer:], h.slots[:])
-			clear(h.slots[:newer])
-		}
-		h.at, slot = max(h.at, at), max(-newer, 0)
-	}
-	if slot < slotsOfAnItem {
-		h.slots[slot] = max(min(h.slots[slot]+c.Hits, hitsOfASlot), -hitsOfASlot)
+func (h *Hits) add(c *store.Charge, late Late) {
+	h.charge.Limit = c.Limit
+	h.at = max(h.at, late.At)
+	switch {
+	case h.back || windowed(c.Limit.Algorithm):
+		h.sum = max(min(h.sum+c.Hits, mostSum), -mostSum)
+	case c.Limit.Algorithm == algorithms.SlidingWindowLog:
+		h.ages.add(c.Limit, age{late.At, c.Hits})
+	default:
+		h.level.add(c.Limit, late.Part, late.At, c.Hits)
 	}
 }
 
@@ -151,22 +148,14 @@ func (h *Hits) Charge() *store.Charge { return &h.charge }
 // At implements [Entry].
 func (h *Hits) At() algorithms.Instant { return h.at }
 
-func (h *Hits) waits() bool { return h.waiting() != 0 }
+func (h *Hits) waits(now Clocks) bool { return h.waiting(h.now(now)) != 0 }
 
 // Returns implements [Entry].
-func (h *Hits) Returns() bool { return h.waiting() < 0 }
+func (h *Hits) Returns() bool { return h.sum < 0 }
 
-// waiting returns the hits that wait to be sent.
-func (h *Hits) waiting() (hits int64) {
-	for _, n := range h.slots {
-		hits += n
-	}
-	return hits
-}
-
-// width returns the nanoseconds of a slot.
-func (h *Hits) width() int64 {
-	return max(int64(lifetime(h.charge.Limit))/slotsOfALife, int64(Granularity))
+// waiting returns the hits that wait to be sent at an instant.
+func (h *Hits) waiting(now algorithms.Instant) int64 {
+	return h.sum + h.ages.sum() + h.level.left(now)
 }
 
 func (h *Hits) now(at Clocks) algorithms.Instant {
@@ -176,31 +165,53 @@ func (h *Hits) now(at Clocks) algorithms.Instant {
 	return at.Redis
 }
 
+// ends returns the instant from which the waiting hits do not matter.
+func (h *Hits) ends() algorithms.Instant {
+	last := ends(h.charge.Limit, h.at)
+	switch {
+	case h.level.added == 0:
+		return last
+	case h.under == 0:
+		return h.level.ends()
+	}
+	return max(last, h.level.ends())
+}
+
 func (h *Hits) expire(b *Book, now Clocks) (gone bool) {
-	if over(h.charge.Limit, h.at, h.now(now)-algorithms.Instant(Overdue)) {
-		b.counts.Expired += size(h.waiting())
-		h.slots = [slotsOfAnItem]int64{}
+	at := h.now(now)
+	if h.level.added == 0 {
+		at -= algorithms.Instant(Overdue)
+	}
+	if at >= h.ends() {
+		b.counts.Expired += size(h.forget())
 		return h.tidy(b)
 	}
 	return false
 }
 
-// tell returns all hits at the newest instant. A log gets the hits of each slot at the end of the
-// slot's time, so that each hit counts long enough.
-func (h *Hits) tell() *Telling {
-	t := &Telling{Entry: h, Of: h.at, Fix: h.fix}
+// forget drops the waiting hits, and returns their sum, without the gain of a bucket.
+func (h *Hits) forget() (hits int64) {
+	hits = h.sum + h.ages.sum() + h.level.added
+	h.sum, h.ages, h.level = 0, nil, level{}
+	return hits
+}
+
+// tell returns all hits: of a bucket at this instant, of a log by their ages, and otherwise at the
+// newest instant.
+func (h *Hits) tell(now Clocks) *Telling {
+	t := &Telling{Entry: h, Of: h.at, Fix: h.fix, level: h.level}
 	if t.Fix.Left == "" {
 		t.Fix.Left = noValue
 	}
-	if h.charge.Limit.Algorithm != algorithms.SlidingWindowLog || h.back {
-		t.late(h, h.waiting(), h.at)
-	} else {
-		first := int64(h.at) / h.width()
-		for n := int64(slotsOfALife); n >= 0; n-- {
-			t.late(h, h.slots[n], min(algorithms.Instant((first-n+1)*h.width()-1), h.at))
-		}
+	t.late(h, h.sum, h.at)
+	for _, a := range h.ages {
+		t.late(h, a.hits, a.at)
 	}
-	h.slots = [slotsOfAnItem]int64{}
+	if at := h.now(now); h.level.added > 0 {
+		t.late(h, h.level.tell(at), at)
+		t.after = h.level.told
+	}
+	h.sum, h.ages = 0, nil
 	h.under += t.positive()
 	return t
 }
@@ -223,7 +234,7 @@ func (t *Telling) positive() (hits int64) {
 	return hits
 }
 
-func (h *Hits) told(b *Book, t *Telling, o Outcome) {
+func (h *Hits) told(b *Book, t *Telling, o Outcome, now Clocks) {
 	r := b.resets[string(h.charge.Key)]
 	for i := range t.Charges {
 		switch c := &t.Charges[i]; {
@@ -236,8 +247,16 @@ func (h *Hits) told(b *Book, t *Telling, o Outcome) {
 			if o == Unknown {
 				b.counts.Unknown += size(c.Hits)
 			}
-			b.Add(c, t.Instant[i], h.here, h.fix)
+			if t.level.added == 0 {
+				b.Add(c, Late{At: t.Instant[i], Here: h.here, Fix: h.fix})
+			}
 		}
+	}
+	switch again := o != Applied && r == nil && !b.closed; {
+	case again && t.level.added > 0:
+		h.level.again(t.level, t.after, h.now(now))
+	case o == Applied && t.level.added > 0:
+		b.counts.Expired += uint64(t.level.added - min(t.level.added, t.positive()))
 	}
 	h.under -= t.positive()
 	h.tidy(b)
@@ -245,7 +264,7 @@ func (h *Hits) told(b *Book, t *Telling, o Outcome) {
 
 // tidy removes hits from the book if none are left, and reports whether none are.
 func (h *Hits) tidy(b *Book) (gone bool) {
-	if h.under != 0 || h.slots != [slotsOfAnItem]int64{} {
+	if h.under != 0 || h.sum != 0 || len(h.ages) > 0 || h.level.added != 0 {
 		return false
 	}
 	key := string(h.charge.Key)
@@ -265,30 +284,22 @@ func windowed(a algorithms.Algorithm) bool {
 	return a == algorithms.FixedWindow || a == algorithms.SlidingWindowCounter
 }
 
-// lifetime returns how long hits matter: from the start of their window, or without windows from
-// their instant. A bucket in debt fills in two times the time of an empty one.
-func lifetime(l algorithms.Limit) time.Duration {
-	life := uint64(l.Period)
-	switch {
-	case l.Algorithm == algorithms.SlidingWindowCounter || l.Algorithm == algorithms.TokenBucketInteger:
-		life *= 2
-	case l.Algorithm == algorithms.TokenBucket && l.Requests > 0:
-		high, low := bits.Mul64(life, 2*uint64(l.Capacity()))
-		if high >= uint64(l.Requests) {
-			return algorithms.MaxPeriod
-		}
-		life, _ = bits.Div64(high, low, uint64(l.Requests))
-	}
-	return time.Duration(min(life, uint64(algorithms.MaxPeriod)))
-}
-
-// over reports whether hits at an instant do not matter any more.
-func over(l algorithms.Limit, at, now algorithms.Instant) bool { return now >= ends(l, at) }
-
-// ends returns the instant from which hits at an instant do not matter.
+// ends returns the instant from which hits of a window or of a log, or hits to give back, do not
+// matter. A bucket in debt fills in two times the time of an empty one.
 func ends(l algorithms.Limit, at algorithms.Instant) algorithms.Instant {
 	if windowed(l.Algorithm) {
 		at -= at % algorithms.Instant(l.Period)
 	}
-	return at.Add(lifetime(l))
+	life := l.Period
+	switch l.Algorithm {
+	case algorithms.SlidingWindowCounter:
+		life *= 2
+	case algorithms.TokenBucket, algorithms.TokenBucketInteger:
+		life = gain(l, 2*uint64(l.Capacity()))
+	default:
+	}
+	return at.Add(min(life, algorithms.MaxPeriod))
 }
+
+// over reports whether hits at an instant do not matter any more.
+func over(l algorithms.Limit, at, now algorithms.Instant) bool { return now >= ends(l, at) }

@@ -93,7 +93,7 @@ func (h *Holder) Charge() *store.Charge { return &h.charge }
 // At implements [Entry].
 func (h *Holder) At() algorithms.Instant { return h.events[0].here }
 
-func (h *Holder) waits() bool { return h.under == 0 && len(h.events) > 0 }
+func (h *Holder) waits(Clocks) bool { return h.under == 0 && len(h.events) > 0 }
 
 // Returns implements [Entry]. An event that Redis has applied has no second effect.
 func (h *Holder) Returns() bool { return false }
@@ -114,7 +114,7 @@ func (h *Holder) expire(b *Book, at Clocks) (gone bool) {
 }
 
 // tell returns the waiting events. Two events in two windows of counters do not fit into one call.
-func (h *Holder) tell() *Telling {
+func (h *Holder) tell(Clocks) *Telling {
 	events := h.events
 	if events[0].here != 0 {
 		events = events[:1]
@@ -129,7 +129,7 @@ func (h *Holder) tell() *Telling {
 	return t
 }
 
-func (h *Holder) told(b *Book, t *Telling, o Outcome) {
+func (h *Holder) told(b *Book, t *Telling, o Outcome, _ Clocks) {
 	n := min(h.under, len(t.Charges))
 	h.under = 0
 	switch {

@@ -22,14 +22,12 @@ const Overdue = 2 * time.Second
 
 // Bounds of a Book.
 const (
-	MostHits      = 1024 // entries of hits
-	MostHolders   = 1024
-	mostBack      = 16 // entries of hits of one key; more hits to give back stay charged
-	mostEvents    = 4  // of one holder
-	longestRest   = 10 * time.Second
-	hitsOfASlot   = 1<<40 - 1 // as in a value of Redis
-	slotsOfALife  = 8
-	slotsOfAnItem = slotsOfALife + 1
+	MostHits    = 1024 // entries of hits
+	MostHolders = 1024
+	mostBack    = 16 // entries of hits of one key; more hits to give back stay charged
+	mostEvents  = 4  // of one holder
+	longestRest = 10 * time.Second
+	mostSum     = 1<<40 - 1 // hits of an entry, as in a value of Redis
 )
 
 // Book has the hits and holders of some keys that Redis has yet to be told. The zero value is
@@ -55,7 +53,7 @@ type resets struct {
 type Counts struct {
 	Lost    uint64 // hits that Redis should charge, and is not told of
 	Unknown uint64 // hits that Redis may charge too often: told again after no answer, or not given back for certain
-	Expired uint64 // hits that came to matter to no decision
+	Expired uint64 // hits that came to matter to no decision; of a bucket, hits that were gained again
 
 	ToldEvents, LostEvents, ExpiredEvents uint64
 }
@@ -82,10 +80,10 @@ type Entry interface {
 	// Returns reports whether a call would give back more hits than it charges.
 	Returns() bool
 
-	waits() bool // a call can tell something now
+	waits(now Clocks) bool // a call can tell something
 	expire(b *Book, now Clocks) (gone bool)
-	tell() *Telling
-	told(b *Book, t *Telling, o Outcome)
+	tell(now Clocks) *Telling
+	told(b *Book, t *Telling, o Outcome, now Clocks)
 	tidy(b *Book) (gone bool)
 }
 
@@ -98,6 +96,9 @@ type Telling struct {
 	Of      algorithms.Instant // [Entry.At] of the charges
 	Fix     Fix                // of the first charge, if the charges are hits
 	Holder  bool               // the charges are events of a holder
+
+	level level            // of a bucket, as before the call
+	after algorithms.State // the hits that Redis is told of with the call
 }
 
 // Fix makes hits that are given back exact: if the value of the key is still Left, Redis writes
@@ -132,12 +133,12 @@ func (b *Book) Drain() Counts {
 // holders first.
 func (b *Book) Of(key []byte, now Clocks) (all []Entry) {
 	for _, h := range b.holders[string(key)] {
-		if !h.expire(b, now) && h.waits() {
+		if !h.expire(b, now) && h.waits(now) {
 			all = append(all, h)
 		}
 	}
 	for _, h := range slices.Clone(b.hits[string(key)]) { // expire may remove h
-		if !h.expire(b, now) && h.waits() {
+		if !h.expire(b, now) && h.waits(now) {
 			all = append(all, h)
 		}
 	}
@@ -146,8 +147,8 @@ func (b *Book) Of(key []byte, now Clocks) (all []Entry) {
 
 // Tell returns all of an entry that waits, which is then on the way. Call Told after the end of the
 // call.
-func (b *Book) Tell(e Entry) *Telling {
-	t := e.tell()
+func (b *Book) Tell(e Entry, now Clocks) *Telling {
+	t := e.tell(now)
 	e.tidy(b)
 	return t
 }
@@ -155,8 +156,8 @@ func (b *Book) Tell(e Entry) *Telling {
 // Told ends a telling. Hits to charge, and events, wait again unless Redis has applied them: a hit
 // without an answer may count once more. A hit to give back may stay charged then, which is better
 // than one that is given back twice. An event that Redis has applied has no second effect. Nothing
-// waits again while the key is being reset.
-func (b *Book) Told(t *Telling, o Outcome) { t.told(b, t, o) }
+// waits again while the key is being reset. Hits that wait again keep their ages.
+func (b *Book) Told(t *Telling, o Outcome, now Clocks) { t.told(b, t, o, now) }
 
 // BeginReset drops all that waits for a key. Call EndReset.
 func (b *Book) BeginReset(key []byte) {
@@ -190,8 +191,7 @@ func (b *Book) EndReset(key []byte, failed bool) {
 // drop drops all that waits for a key, and counts it as lost.
 func (b *Book) drop(key string, counts *Counts) {
 	for _, h := range slices.Backward(b.hits[key]) { // tidy removes h
-		counts.lose(h.waiting())
-		h.slots = [slotsOfAnItem]int64{}
+		counts.lose(h.forget())
 		h.tidy(b)
 	}
 	for _, h := range b.holders[key] {
@@ -230,14 +230,14 @@ func (b *Book) Look(now time.Time, at Clocks, visit func(Entry)) (seen int) {
 			if h.expire(b, at) {
 				continue
 			}
-			if h.waits() {
+			if h.waits(at) {
 				visit(h)
 			}
 			if all := b.hits[key]; i == len(all) || all[i] != h {
 				continue
 			}
 			i++
-			if ends := now.Add(ends(h.charge.Limit, h.at).Add(Overdue).Sub(h.now(at))); ends.Before(b.rests) {
+			if ends := now.Add(h.ends().Add(Overdue).Sub(h.now(at))); ends.Before(b.rests) {
 				b.rests = ends
 			}
 		}
@@ -245,7 +245,7 @@ func (b *Book) Look(now time.Time, at Clocks, visit func(Entry)) (seen int) {
 	for _, all := range b.holders {
 		for _, h := range all {
 			seen++
-			if !h.expire(b, at) && h.waits() {
+			if !h.expire(b, at) && h.waits(at) {
 				visit(h)
 			}
 		}

@@ -109,8 +109,7 @@ function algorithm.take(s, requests, _, _, _, hits, count_rejected, g)
 end
 
 if general % 2 == 1 or general % 8 >= 4 then
-  -- enter puts hits of an earlier instant into the list, up to twice the limit. The hits join a later entry
-  -- if there is one, and so may count too long, never too short.
+  -- enter puts hits of an earlier instant into the list, up to twice the limit.
   local function enter(g, requests, hits, at)
     hits = math.min(hits, 2 * requests - g.live)
     if hits <= 0 or g.now - at >= g.period then return end
@@ -122,9 +121,21 @@ if general % 2 == 1 or general % 8 >= 4 then
     g.hits, g.live, g.head = g.hits + hits, g.live + hits, {}
     local tail = pack(ENTRY, g.now, g.hits)
     if i < g.len then
-      local when, n = unpack(ENTRY, redis.call('LINDEX', g.key, i))
-      redis.call('LSET', g.key, i, pack(ENTRY, when, n + hits))
-      redis.call('LSET', g.key, -1, tail)
+      local later = redis.call('LRANGE', g.key, i, -1)
+      local when, n = unpack(ENTRY, later[1])
+      if when == at then
+        redis.call('LSET', g.key, i, pack(ENTRY, when, n + hits))
+        redis.call('LSET', g.key, -1, tail)
+        return
+      end
+      later[#later] = tail
+      table.insert(later, 1, pack(ENTRY, at, hits))
+      if i > 0 then redis.call('LTRIM', g.key, 0, i - 1) end
+      for from = 1, #later, CHUNK do
+        redis.call('RPUSH', g.key, spread(later, from, math.min(from + CHUNK - 1, #later)))
+      end
+      if i == 0 then redis.call('LTRIM', g.key, g.len + 1, -1) end -- after the push, so that the key keeps its expiry
+      g.len = g.len + 1
       return
     end
     if g.len == 0 then

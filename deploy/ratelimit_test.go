@@ -66,7 +66,7 @@ func startService(t *testing.T, m manifests, in surroundings) *service {
 			env[name] = root + value
 		}
 	}
-	for _, name := range []string{"PORT", "GRPC_PORT", "DEBUG_PORT", "PROMETHEUS_ADDR", "LOG_FORMAT"} {
+	for _, name := range []string{"PORT", "GRPC_PORT", "DEBUG_PORT", "PROMETHEUS_ADDR", "LOG_FORMAT", "WEIR_FLEET_SIZE"} {
 		delete(env, name) // the test has others
 	}
 	maps.Copy(env, in.with)
@@ -107,6 +107,8 @@ func (m manifests) files(t *testing.T, volume string, in surroundings) map[strin
 			return m.configMap(t, v.ConfigMap.Name).Data
 		case v.Secret != nil:
 			return in.volumes[volume]
+		case v.EmptyDir != nil:
+			return nil
 		}
 	}
 	t.Fatalf("the pod has no volume %q", volume)

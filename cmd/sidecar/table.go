@@ -251,8 +251,8 @@ func countSettings(c *config) []setting {
 		},
 		{
 			"fleet-size", "0", settings.Number(&c.Store.FleetSize, 0, app.MaxFleetSize),
-			"sidecars that share Redis. While Redis does not answer, each admits its part of the hits that " +
-				"are left; 0 = Redis counts them",
+			"sidecars that share Redis, as long as Redis has not counted them. While Redis does not answer, " +
+				"each admits its part of the hits that are left; 0 = unknown",
 		},
 		{
 			"ready-requires-store", "false", settings.Bool(&c.ReadyRequiresStore),

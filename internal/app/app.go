@@ -57,6 +57,7 @@ func Run(ctx context.Context, c Config) error {
 		p.loadRules,
 		p.meetStores,
 		p.keepState,
+		p.startWithoutRedis,
 		p.keepGrants,
 		p.followXDS,
 		p.newServers,
@@ -201,8 +202,11 @@ func (p *process) keepState(ctx context.Context) (err error) {
 	}
 	p.directory = lockfile.NewDirectory(p.State.Dir, "states")
 	p.onClose(p.directory.Close)
-	p.state, err = snapshots.Open(ctx, snapshots.Options{Dir: p.directory, Store: p.stores.memory, Logger: p.Logger})
-	if err != nil {
+	o := snapshots.Options{Dir: p.directory, Store: p.stores.memory, Logger: p.Logger}
+	if p.stores.redis != nil {
+		o.Fleet = p.stores.countedFleet
+	}
+	if p.state, err = snapshots.Open(ctx, o); err != nil {
 		return &PartError{PartState, err}
 	}
 	p.beside(p.state.Run)

@@ -12,6 +12,7 @@ import (
 type remoteStats struct {
 	shared.Stats
 	redis redisstore.Stats
+	fleet fleetSource
 }
 
 func newRemoteCollector(stats func() remoteStats) prometheus.Collector {
@@ -25,7 +26,8 @@ func newRemoteCollector(stats func() remoteStats) prometheus.Collector {
 			"Limits that denied hits without the remote store, although the hits were left: they were not in the part of this process."),
 		metrics.New("carried_hits_total", "Hits admitted or counted without the remote store, of which it is told later."),
 		metrics.New("carried_holds_total", "Begins and ends of holders that were decided without the remote store, of which it is told later."),
-		metrics.New("fleet_size", "Processes that share the remote store, and divide the hits that are left while the store does not answer."),
+		metrics.New("fleet_size", "Processes that share the remote store, and divide the hits that are left while the store does not answer. "+
+			"The source is counted, remembered, setting or unknown.", "source"),
 
 		metrics.New("request_duration_seconds", "Time from a question to the remote store to its answer."),
 		metrics.New("round_trips_total", "Calls of the script of the remote store."),
@@ -69,7 +71,7 @@ func collectRemote(to metrics.Scrape, s remoteStats) {
 	to.Counter("divided_denials_total", s.Divided)
 	to.Counter("carried_hits_total", s.Carried)
 	to.Counter("carried_holds_total", s.Holders)
-	to.Gauge("fleet_size", float64(s.Fleet))
+	to.Gauge("fleet_size", float64(s.Fleet), string(s.fleet))
 	to.Histogram("request_duration_seconds", s.redis.RoundTrip)
 	to.Counter("round_trips_total", s.redis.RoundTrips)
 	to.Counter("transactions_total", s.redis.Transactions)

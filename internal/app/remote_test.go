@@ -29,6 +29,7 @@ func TestFiguresOfARemoteStoreAreMetrics(t *testing.T) {
 			redis: redisstore.Stats{
 				RoundTrip: took.Snapshot(), RoundTrips: 8, Transactions: 9, DeferredHits: 12, LostHits: 13, UnknownHits: 18, ExpiredHits: 19, OwedKeys: 20, Disagreements: 14, InvalidReplies: 15,
 			},
+			fleet: fleetSetting,
 		}
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(newRemoteCollector(func() remoteStats { return stats }))
@@ -46,7 +47,7 @@ func TestFiguresOfARemoteStoreAreMetrics(t *testing.T) {
 			`weir_store_fallback_decisions_total{policy="deny"}`:  7,
 			"weir_store_carried_hits_total":                       16,
 			"weir_store_carried_holds_total":                      21,
-			"weir_store_fleet_size":                               17,
+			`weir_store_fleet_size{source="setting"}`:             17,
 			"weir_store_round_trips_total":                        8,
 			"weir_store_transactions_total":                       9,
 			"weir_store_denied_locally_total":                     10,

@@ -27,8 +27,8 @@ type StoreOptions struct {
 	Redis   *redisstore.Options // without Logger; nil: counts are in memory alone
 	// DenyCache is how long a key that Redis has denied is denied from memory at most; 0: not at all.
 	DenyCache time.Duration
-	// FleetSize is the number of processes that share Redis and divide the hits that are left while
-	// Redis does not answer; 0: count the processes.
+	// FleetSize is the number of processes that share Redis, as long as Redis has not counted them; 0:
+	// not known. While Redis does not answer they divide the hits that are left.
 	FleetSize int
 	Savable   bool // the counts in memory can be saved
 	Logger    *slog.Logger
@@ -44,6 +44,7 @@ type Stores struct {
 	memory *memstore.Store   // the store itself, or the substitute for Redis
 	redis  *redisstore.Store // nil without Redis
 	shared *shared.Store     // nil without Redis
+	fleet  fleetSource       // as long as Redis has not counted the processes
 }
 
 // NewStores makes the store and waits for no connection. The caller closes the Stores.
@@ -58,7 +59,7 @@ func NewStores(o StoreOptions) (*Stores, error) {
 		return &Stores{Store: memory, memory: memory}, nil
 	}
 	r := *o.Redis
-	r.Logger, r.CountFleet = o.Logger, o.FleetSize == 0
+	r.Logger, r.CountFleet = o.Logger, true
 	redis, err := redisstore.New(r)
 	if err != nil {
 		return nil, err
@@ -73,11 +74,11 @@ func NewStores(o StoreOptions) (*Stores, error) {
 		return nil, err
 	}
 	s := &Stores{memory: memory, redis: redis}
+	s.assume(o.FleetSize, 0)
 	s.shared, err = shared.New(shared.Options{
 		Remote:      redis,
 		Local:       memory,
 		Denials:     o.DenyCache,
-		FleetSize:   o.FleetSize,
 		Unavailable: redisstore.ErrUnavailable,
 		Span:        o.Traces.Asked("redis"),
 		Logger:      o.Logger,
@@ -112,6 +113,7 @@ func (s *Stores) Unfit(ctx context.Context) error {
 		return err
 	case err == nil:
 		_ = s.shared.Await(ctx) // so that the first request is not decided without Redis
+		_ = s.redis.AwaitCount(ctx)
 	}
 	return nil
 }
@@ -124,7 +126,7 @@ func (s *Stores) register(registry prometheus.Registerer) error {
 		return nil
 	}
 	return registry.Register(newRemoteCollector(func() remoteStats {
-		return remoteStats{s.shared.Stats(), s.redis.Stats()}
+		return remoteStats{s.shared.Stats(), s.redis.Stats(), s.fleetSource()}
 	}))
 }
 
@@ -156,7 +158,7 @@ func (s *Stores) Ready() error {
 func (s *Stores) Health() *adminv1.StoreStatus {
 	shared, redis := s.shared.Stats(), s.redis.Stats()
 	out := &adminv1.StoreStatus{
-		Kind: "Redis", Without: shared.Without, Owed: uint32(redis.OwedKeys), Fleet: uint32(shared.Fleet),
+		Kind: "Redis", Without: shared.Without, Owed: uint32(redis.OwedKeys), Fleet: uint32(redis.Fleet),
 		Latency: render.Latency(redis.RoundTrip),
 	}
 	if err := s.shared.Ready(); err != nil {

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"syscall"
 	"time"
-
-	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
 // files is the operations that change the directory; a test lets them fail.
@@ -55,34 +53,32 @@ func (c *counter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// writeLocked replaces the last snapshot by a new one, in one step. The bytes go to the disk before
+// replaceLocked gives the file at path another content, in one step. The bytes go to the disk before
 // the file gets its name, so no crash leaves half a file there. A failure leaves no new file. mu
 // must be held, and the directory.
-func (k *Keeper) writeLocked(counted *counter) (saved memstore.Saved, err error) {
-	f, fresh := k.files, k.path()+".new"
+func (k *Keeper) replaceLocked(path string, fill func(to io.Writer) error) error {
+	f, fresh := k.files, path+".new"
 	to, err := f.create(fresh)
 	if err != nil {
-		return saved, err
+		return err
 	}
-	counted.to = to
-	saved, err = k.options.Store.Save(counted)
-	if err == nil {
+	if err = fill(to); err == nil {
 		err = to.Sync()
 	}
 	err = errors.Join(err, to.Close())
 	switch tenure, lost := k.options.Dir.Hold(); { // the files there may be of another process by now
 	case lost != nil:
-		return saved, errors.Join(err, lost)
+		return errors.Join(err, lost)
 	case tenure != k.tenure:
-		return saved, errors.Join(err, errors.New("the directory was replaced meanwhile"))
+		return errors.Join(err, errors.New("the directory was replaced meanwhile"))
 	}
 	if err == nil {
-		err = f.rename(fresh, k.path())
+		err = f.rename(fresh, path)
 	}
 	if err != nil {
-		return saved, errors.Join(err, f.remove(fresh))
+		return errors.Join(err, f.remove(fresh))
 	}
-	return saved, f.syncDir(filepath.Dir(fresh))
+	return f.syncDir(filepath.Dir(path))
 }
 
 // maxRefused is the number of files set aside that stay.

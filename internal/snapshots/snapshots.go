@@ -7,6 +7,7 @@
 //	states                 the last snapshot; see memstore for its format
 //	states.new             a snapshot that is being written; the next start removes it
 //	states.refused-TIME    a file that could not be read; the newest three stay
+//	fleet                  how many processes share Redis, and when that was seen: see fleet
 //	states.lock            locked while a process uses the directory
 package snapshots
 
@@ -14,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"path/filepath"
@@ -37,6 +39,7 @@ const (
 type Options struct {
 	Dir    *lockfile.Directory // the caller closes it after the last Save
 	Store  *memstore.Store     // savable, and not yet in use
+	Fleet  func() int          // the number of processes that share another store, 0 if not known; nil: there is no such store
 	Logger *slog.Logger
 }
 
@@ -48,6 +51,7 @@ type Keeper struct {
 	mu     sync.Mutex // guards the directory; held while a snapshot is written
 	tenure int        // of the directory when it was last seen; 0: never; guarded by mu
 	failed string     // the error of the last snapshot, if it failed; guarded by mu
+	fleet  fleet      // as the file has it; guarded by mu
 
 	statsMu sync.Mutex // guards stats; taken after mu
 	stats   Stats
@@ -84,16 +88,22 @@ func open(ctx context.Context, o Options, f files) (*Keeper, error) {
 	}
 	k.enterLocked(ctx, tenure)
 	k.loadLocked(ctx)
+	if k.options.Fleet != nil {
+		k.loadFleetLocked(ctx)
+	}
 	return k, nil
 }
 
-func (k *Keeper) path() string { return filepath.Join(k.options.Dir.Path(), "states") }
+func (k *Keeper) path() string      { return filepath.Join(k.options.Dir.Path(), "states") }
+func (k *Keeper) fleetPath() string { return filepath.Join(k.options.Dir.Path(), "fleet") }
 
 // enterLocked notes a tenure, and removes the leftovers of a killed process. mu must be held.
 func (k *Keeper) enterLocked(ctx context.Context, tenure int) {
-	k.tenure = tenure
-	if err := k.files.remove(k.path() + ".new"); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		k.options.Logger.LogAttrs(ctx, slog.LevelWarn, "an unfinished snapshot stays", slog.String("error", err.Error()))
+	k.tenure, k.fleet = tenure, fleet{}
+	for _, path := range []string{k.path(), k.fleetPath()} {
+		if err := k.files.remove(path + ".new"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			k.options.Logger.LogAttrs(ctx, slog.LevelWarn, "an unfinished snapshot stays", slog.String("error", err.Error()))
+		}
 	}
 }
 
@@ -159,7 +169,14 @@ func (k *Keeper) save(ctx context.Context, level slog.Level) error {
 	var saved memstore.Saved
 	err := k.holdLocked(ctx)
 	if err == nil {
-		saved, err = k.writeLocked(counted)
+		err = k.replaceLocked(k.path(), func(to io.Writer) (err error) {
+			counted.to = to
+			saved, err = k.options.Store.Save(counted)
+			return err
+		})
+	}
+	if err == nil && k.options.Fleet != nil {
+		err = k.saveFleetLocked(start)
 	}
 	if err != nil {
 		k.failLocked(ctx, err)

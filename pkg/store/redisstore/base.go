@@ -21,7 +21,8 @@ type base struct {
 	logger      *slog.Logger
 	metrics     metrics
 	pulse       pulse
-	processes   atomic.Int64              // that share the main server; 0: not known
+	processes   atomic.Int64              // that share the main server, as Redis has counted them; 0: it has not
+	assumed     atomic.Int64              // the least number of these until all of them are counted; 0: not known
 	hasCounters bool                      // there may be counters
 	given       func() algorithms.Instant // the instant, in tests; nil: Redis's time
 }
@@ -46,6 +47,9 @@ func (b *base) givenNow() int64 {
 	return int64(b.given()) / int64(Granularity)
 }
 
+// fleetSize returns the number of processes that share the main server; 0: not known.
+func (b *base) fleetSize() int { return int(max(b.processes.Load(), b.assumed.Load())) }
+
 // latePart is the part of the timeout that is the shortest silence of Health.Late: a millisecond of
 // the default. On a busy machine scheduling alone can make a round trip that long.
 const latePart = 10
@@ -56,7 +60,7 @@ const latePart = 10
 // answer no call needs to be under way.
 func (b *base) Health([]store.Charge) store.Health {
 	p := &b.pulse
-	h := store.Health{Fleet: int(b.processes.Load())}
+	h := store.Health{Fleet: b.fleetSize()}
 	if at := p.heard.Load(); at > 0 {
 		h.Answered = p.started.Add(time.Duration(at))
 	}

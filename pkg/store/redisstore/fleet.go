@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -18,6 +19,7 @@ import (
 type fleet struct {
 	server *server
 	script *rueidis.Lua
+	begun  chan struct{} // closed after the first beat, also one that failed
 
 	// Of the goroutine of run.
 	first, last int64 // epochs in which this process was counted without a gap; 0: none
@@ -36,15 +38,18 @@ func newFleet(s *server) (*fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &fleet{server: s, script: rueidis.NewLuaScript(string(text))}, nil
+	return &fleet{server: s, script: rueidis.NewLuaScript(string(text)), begun: make(chan struct{})}, nil
 }
 
-// run makes this process known until ctx ends, and then takes it out.
+// run makes this process known until ctx ends, and then takes it out. The first beat comes as soon
+// as there is a connection.
 func (f *fleet) run(ctx context.Context) {
+	_ = f.server.connection.Await(ctx) // the connection logs why
 	tick := time.NewTicker(fleetBeat)
 	defer tick.Stop()
-	for {
+	for begun := sync.OnceFunc(func() { close(f.begun) }); ; {
 		f.beat(ctx, false)
+		begun()
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -113,6 +118,8 @@ func (f *fleet) heard(epoch int64, counts [3]int64) {
 	size := max(counts[0], counts[1], counts[2])
 	if epoch-f.first < 2 {
 		size = max(size, f.server.processes.Load())
+	} else {
+		f.server.assumed.Store(0)
 	}
 	f.server.processes.Store(size)
 }
@@ -126,5 +133,5 @@ func (f *fleet) failed(err error) {
 	f.refused = true
 	f.server.logger.LogAttrs(context.Background(), slog.LevelWarn,
 		"cannot count the processes that share Redis: while Redis does not answer, each may admit more than its part",
-		slog.Any("redis", f.server.target), slog.Int64("known", f.server.processes.Load()), slog.String("error", fmt.Sprint(err)))
+		slog.Any("redis", f.server.target), slog.Int("known", f.server.fleetSize()), slog.String("error", fmt.Sprint(err)))
 }

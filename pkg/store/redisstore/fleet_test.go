@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -8,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/weirproxy/weir/internal/testing/logtest"
 )
@@ -196,4 +199,76 @@ func TestFleetIsCountedAgainAfterAForeignValue(t *testing.T) {
 			t.Errorf("after the value %q: got %d processes, want 1", value, got)
 		}
 	}
+}
+
+// connecting is a connection that is made after a moment.
+type connecting struct {
+	*far
+	made chan struct{} // closed then
+}
+
+func (c connecting) Client() (rueidis.Client, error) {
+	select {
+	case <-c.made:
+		return c.far.Client()
+	default:
+		return nil, ErrUnavailable
+	}
+}
+
+func (c connecting) Await(ctx context.Context) error {
+	select {
+	case <-c.made:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// A process that has just started, and loses Redis then, must not believe that it is alone.
+func TestAProcessIsCountedAsSoonAsItIsConnected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := farBy(time.Millisecond)
+		f.beats = func([]string) string { return "*5\r\n:1000\r\n:4\r\n:3\r\n:3\r\n:1700000000000000\r\n" }
+		c := connecting{f, make(chan struct{})}
+		s := awayBy(t, f, c, Options{CountFleet: true})
+		time.Sleep(300 * time.Millisecond)
+		close(c.made)
+		time.Sleep(10 * time.Millisecond)
+		if err := s.AwaitCount(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if got := s.Health(nil).Fleet; got != 4 {
+			t.Errorf("10 ms after the connection %d processes are counted, want 4", got)
+		}
+	})
+}
+
+func TestAnAssumedFleetCountsUntilRedisHasCountedIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := farBy(time.Millisecond)
+		epoch := func() int64 { return time.Now().UnixMicro() / fleetEpoch.Microseconds() }
+		f.beats = func([]string) string {
+			return fmt.Sprintf("*5\r\n:%d\r\n:2\r\n:2\r\n:2\r\n:%d\r\n", epoch(), time.Now().UnixMicro())
+		}
+		c := connecting{f, make(chan struct{})}
+		s := awayBy(t, f, c, Options{CountFleet: true})
+		if got := s.Stats(); got.Fleet != 0 || got.FleetCounted {
+			t.Errorf("before all: %d processes, counted %t; want none", got.Fleet, got.FleetCounted)
+		}
+		s.Assume(4)
+		time.Sleep(time.Minute)
+		if got := s.Stats(); got.Fleet != 4 || got.FleetCounted {
+			t.Errorf("without Redis: %d processes, counted %t; want 4 that are assumed", got.Fleet, got.FleetCounted)
+		}
+		close(c.made)
+		time.Sleep(2 * fleetBeat)
+		if got := s.Stats(); got.Fleet != 4 || !got.FleetCounted {
+			t.Errorf("while others may not have been counted: %d processes, counted %t; want 4", got.Fleet, got.FleetCounted)
+		}
+		time.Sleep(3 * fleetEpoch)
+		if got := s.Stats(); got.Fleet != 2 || !got.FleetCounted {
+			t.Errorf("afterwards: %d processes, counted %t; want 2", got.Fleet, got.FleetCounted)
+		}
+	})
 }

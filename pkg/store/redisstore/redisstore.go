@@ -175,6 +175,21 @@ func (s *Store) start(countFleet bool) {
 // connections. The store must not be used after. Closing twice is harmless.
 func (s *Store) Close() { s.stop() }
 
+// Assume sets the least number of processes that share Redis until Redis has counted all of them,
+// some five seconds after the first count. See Options.CountFleet.
+func (s *Store) Assume(processes int) { s.assumed.Store(int64(processes)) }
+
+// AwaitCount waits until this process has made itself known for the first time, or has failed to, and
+// fails only when ctx ends before that. Options.CountFleet must be set.
+func (s *Store) AwaitCount(ctx context.Context) error {
+	select {
+	case <-s.fleet.begun:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // Connected waits for the end of the first attempt to connect, and returns its error. Attempts go
 // on after an error.
 func (s *Store) Connected(ctx context.Context) error {
@@ -231,7 +246,8 @@ func (s *Store) Stats() Stats {
 		ExpiredHolds: s.metrics.expiredHolds.Load(),
 		OwedHolders:  int(s.holders.Load()),
 
-		Fleet: int(s.processes.Load()),
+		Fleet:        s.fleetSize(),
+		FleetCounted: s.processes.Load() > 0,
 
 		Disagreements: s.metrics.disagreements.Load(),
 

@@ -36,7 +36,8 @@ type Stats struct {
 	ExpiredHolds uint64 // begins and ends that came to matter to nothing before Redis could be told
 	OwedHolders  int    // holders with begins or ends that Redis does not know of, now
 
-	Fleet int // see [store.Health]
+	Fleet        int  // see [store.Health]
+	FleetCounted bool // Redis has counted the processes, see [Store.Assume]
 
 	Disagreements uint64 // transactions of which the script and package algorithms gave different verdicts; the script's counts
 

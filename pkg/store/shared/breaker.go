@@ -104,12 +104,7 @@ func newBreaker(o Options, m *metrics) *breaker {
 }
 
 // fleet returns the number of processes that share the remote store, at least 1.
-func (b *breaker) fleet() int {
-	if b.FleetSize > 0 {
-		return b.FleetSize
-	}
-	return max(1, b.Remote.Health(nil).Fleet)
-}
+func (b *breaker) fleet() int { return max(1, b.Remote.Health(nil).Fleet) }
 
 // enter returns the phase in which a request of charges may ask the store; nil if it may not. After
 // the answer the request must call succeeded or failed, or leave the phase.

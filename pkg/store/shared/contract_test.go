@@ -84,8 +84,8 @@ func TestNewNamesEverythingThatIsWrong(t *testing.T) {
 		{"nothing_given", Options{}, "remote: must be given\nlocal: must be given\nlogger: must be given"},
 		{
 			"below_the_bounds",
-			Options{Remote: remote{}, Local: new(memstore.Store), Logger: slog.New(slog.DiscardHandler), Denials: -time.Second, FleetSize: -1},
-			"denials: -1s: must be at least 0\nfleet size: -1: must be at least 0",
+			Options{Remote: remote{}, Local: new(memstore.Store), Logger: slog.New(slog.DiscardHandler), Denials: -time.Second},
+			"denials: -1s: must be at least 0",
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -147,7 +147,7 @@ func scenario(t *testing.T, words string, f *fleet) *play {
 			}
 		}
 	}
-	f.procs[0].breaker.FleetSize = size
+	f.size = size
 	return p
 }
 
@@ -225,7 +225,7 @@ func TestAPeekAtAHolderRemembersNothing(t *testing.T) {
 		synctest.Wait()
 		f.are(down)
 		number, s := 1, f.procs[0]
-		s.breaker.FleetSize = 2
+		f.size = 2
 		c := beginOf(&number, charge("key", 10), time.Minute)
 		decisions := make([]algorithms.Decision, 1)
 		for range 3 {

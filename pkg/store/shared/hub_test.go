@@ -352,18 +352,19 @@ type fleet struct {
 	hub   *hub
 	links []*link
 	procs []*Store
+	size  int // that the processes see
 	log   logtest.Log
 }
 
 // newFleet returns a fleet of n, which knows its size. Call close before the bubble ends.
 func newFleet(t *testing.T, r *rand.Rand, n int, ahead time.Duration) (f *fleet, closeAll func()) {
 	t.Helper()
-	f = &fleet{hub: newHub(ahead)}
+	f = &fleet{hub: newHub(ahead), size: n}
 	var closes []func()
 	for range n {
 		k := &link{hub: f.hub, r: r}
 		local := must.Get(memstore.New(memstore.Options{SweepInterval: 100 * time.Hour, Now: f.hub.now}))(t)
-		o := k.parts(setup{Fleet: func() int { return n }})
+		o := k.parts(setup{Fleet: func() int { return f.size }})
 		s := must.Get(New(Options{Local: local, Logger: slogTo(&f.log), Remote: remote{o.Remote, &o}}))(t)
 		f.links, f.procs, closes = append(f.links, k), append(f.procs, s), append(closes, s.Close, local.Close)
 	}

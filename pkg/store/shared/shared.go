@@ -90,8 +90,7 @@ type Options struct {
 	Remote store.Remote // must tell states, bound its waits itself, and end them a little before the caller's deadline
 	Local  store.Local  // keeps its windows by the clock of Remote
 
-	Denials   time.Duration // how long a denial is remembered at most; 0: not at all
-	FleetSize int           // processes that share Remote; 0: as many as Remote counts
+	Denials time.Duration // how long a denial is remembered at most; 0: not at all
 
 	// Unavailable marks errors of a remote store without a connection, which wrap it, for Stats.
 	// Nil: Stats has no such errors.
@@ -122,7 +121,6 @@ func (o *Options) validate() error {
 	refuse(o.Local == nil, "local: must be given")
 	refuse(o.Logger == nil, "logger: must be given")
 	refuse(o.Denials < 0, "denials: %v: must be at least 0", o.Denials)
-	refuse(o.FleetSize < 0, "fleet size: %d: must be at least 0", o.FleetSize)
 	return errors.Join(errs...)
 }
 

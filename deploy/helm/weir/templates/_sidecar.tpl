@@ -22,7 +22,7 @@ The pod has the volumes that the values under sidecar name, and weir.sidecarVolu
   - --log-format=json
   - --log-level={{ .Values.logLevel }}
   - --drain-timeout=10s
-  {{- if and .Values.sidecar.stateVolume (eq .Values.sidecar.store "memory") }}
+  {{- if .Values.sidecar.stateVolume }}
   - --state-dir=/var/lib/weir
   {{- end }}
   {{- if eq .Values.sidecar.store "redis" }}
@@ -43,7 +43,7 @@ The pod has the volumes that the values under sidecar name, and weir.sidecarVolu
   volumeMounts:
   - { name: {{ .Values.sidecar.rulesVolume | quote }}, mountPath: /etc/weir/rules, readOnly: true }
   - { name: {{ .Values.sidecar.socketVolume | quote }}, mountPath: {{ dir .Values.sidecar.socket | quote }} }
-  {{- if and .Values.sidecar.stateVolume (eq .Values.sidecar.store "memory") }}
+  {{- if .Values.sidecar.stateVolume }}
   - { name: {{ .Values.sidecar.stateVolume | quote }}, mountPath: /var/lib/weir }
   {{- end }}
   {{- if eq .Values.sidecar.store "redis" }}

@@ -251,7 +251,7 @@ function showVerdict(s) {
   const now = lately(), all = now.ok + now.no + now.bad, lines = [];
   const st = s.store, remote = st.kind !== 'memory';
   if (s.ready) lines.push(['bad', 'Not ready: ' + s.ready + '.']);
-  if (remote && st.reason) lines.push(['bad', el('b', {}, st.kind + ' does not answer: '), st.reason + '. ' + count(st.without) + ' requests were decided without it since the start' + (st.owed ? '; it will be told of ' + count(st.owed) + ' keys.' : '.')]);
+  if (remote && st.reason) lines.push(['bad', el('b', {}, st.kind + ' does not answer: '), st.reason + '. ' + count(st.without) + ' requests were decided without it since the start, ' + (st.fleet ? 'as one of ' + st.fleet + (st.fleet > 1 ? ' processes' : ' process') : 'and the number of processes is unknown') + (st.owed ? '; it will be told of ' + count(st.owed) + ' keys.' : '.')]);
   if (now.bad > 0) lines.push(['bad', el('b', {}, rateOf(now.bad) + ' fail'), ', ' + part(now.bad, all) + ' of the requests. ', link('#tail', 'See them', () => tailOnly('failed'))]);
   if ((s.loads.errors || []).length) lines.push(['bad', el('b', {}, 'The last load of rules was refused'), ' ' + ago(s.loads.triedAt) + '. The rules before it serve. ', link('#loaded', 'See why')]);
   if (now.no > 0) {

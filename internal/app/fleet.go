@@ -1,0 +1,67 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+)
+
+// fleetSource says where the number of processes that share Redis comes from.
+type fleetSource string
+
+// The sources. The zero value is fleetUnknown.
+const (
+	fleetUnknown    fleetSource = "unknown"    // this process decides as if it were alone
+	fleetSetting    fleetSource = "setting"    // StoreOptions.FleetSize
+	fleetRemembered fleetSource = "remembered" // the directory of the counts
+	fleetCounted    fleetSource = "counted"    // Redis
+)
+
+// assume sets the number of processes for as long as Redis has not counted them. Of the setting and
+// the number in the directory the larger one counts. Too large a number admits too little, and never
+// too much. 0 is not known.
+func (s *Stores) assume(setting, remembered int) {
+	s.redis.Assume(max(setting, remembered))
+	switch {
+	case remembered > setting:
+		s.fleet = fleetRemembered
+	case setting > 0:
+		s.fleet = fleetSetting
+	default:
+		s.fleet = fleetUnknown
+	}
+}
+
+func (s *Stores) fleetSource() fleetSource {
+	if s.redis.Stats().FleetCounted {
+		return fleetCounted
+	}
+	return s.fleet
+}
+
+// countedFleet returns the number of processes that share Redis; 0: Redis has not counted them.
+func (s *Stores) countedFleet() int {
+	if now := s.redis.Stats(); now.FleetCounted {
+		return now.Fleet
+	}
+	return 0
+}
+
+// startWithoutRedis says how this process begins if Redis has not answered by now.
+func (p *process) startWithoutRedis(ctx context.Context) error {
+	if p.stores.redis == nil {
+		return nil
+	}
+	if p.state != nil {
+		p.stores.assume(p.Store.FleetSize, p.state.Fleet())
+	}
+	if p.stores.Ready() == nil {
+		return nil
+	}
+	text := "redis does not answer at the start: limits are divided by the number of processes that is assumed"
+	if p.stores.fleetSource() == fleetUnknown {
+		text = "redis does not answer at the start, and the number of processes that share it is unknown: this one admits whole limits"
+	}
+	p.Logger.LogAttrs(ctx, slog.LevelWarn, text, slog.Int("processes", max(1, p.stores.redis.Stats().Fleet)),
+		slog.String("source", string(p.stores.fleetSource())))
+	return nil
+}

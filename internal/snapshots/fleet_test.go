@@ -1,0 +1,96 @@
+package snapshots
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirproxy/weir/internal/lockfile"
+	"github.com/weirproxy/weir/pkg/store/memstore"
+)
+
+// of runs a process of a fleet, which saves once for each number, after a time. of returns the number
+// that the process found, and its log.
+func of(t *testing.T, dir string, wait time.Duration, numbers ...int) (found int, log string) {
+	t.Helper()
+	s, err := memstore.New(memstore.Options{Savable: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var lines bytes.Buffer
+	now := 0
+	d := lockfile.NewDirectory(dir, "states")
+	defer d.Close()
+	k, err := Open(t.Context(), Options{Dir: d, Store: s, Fleet: func() int { return now }, Logger: slog.New(slog.NewTextHandler(&lines, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found = k.Fleet()
+	for _, now = range numbers {
+		time.Sleep(wait)
+		if err := k.Save(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return found, lines.String()
+}
+
+func TestTheLargestFleetOfAnHourOutlivesTheProcess(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		wait    time.Duration
+		numbers []int
+		want    int
+	}{
+		{"not counted", time.Second, []int{0, 0}, 0},
+		{"counted", time.Second, []int{0, 4}, 4},
+		{"the others stop first", time.Second, []int{4, 3, 2, 1}, 4},
+		{"not counted at the end", time.Second, []int{4, 0}, 4},
+		{"it grows", time.Second, []int{1, 2, 5}, 5},
+		{"it shrank long ago", 20 * time.Minute, []int{4, 2, 2, 2, 2}, 2},
+		{"it is as large for long", 20 * time.Minute, []int{4, 4, 4, 4, 3}, 4},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dir := t.TempDir()
+				of(t, dir, test.wait, test.numbers...)
+				if got, log := of(t, dir, 0); got != test.want {
+					t.Errorf("the next process finds %d, want %d\n%s", got, test.want, log)
+				}
+			})
+		})
+	}
+}
+
+func TestADamagedNumberOfAFleetIsLoggedAndReplaced(t *testing.T) {
+	for _, text := range []string{"", "4", "four 2026-11-24T11:00:00Z\n", "0 2026-11-24T11:00:00Z\n", "-3 2026-11-24T11:00:00Z\n", "4 now\n", "9999999 2026-11-24T11:00:00Z\n", strings.Repeat("4", 1<<20)} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "fleet"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		found, log := of(t, dir, 0, 3)
+		if found != 0 || strings.Count(log, "cannot be read") != 1 || len(log) > 2000 {
+			t.Errorf("%.50q: got %d, want an unknown number and a line:\n%.2000s", text, found, log)
+		}
+		if found, _ := of(t, dir, 0); found != 3 {
+			t.Errorf("after %.50q: got %d, want the 3 that were saved", text, found)
+		}
+	}
+}
+
+func TestADirectoryWithoutAFleetHasNoNumber(t *testing.T) {
+	dir := t.TempDir()
+	p := start(t, dir, system{})
+	if err := p.Save(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(t, dir); len(got) != 1 || got[0] != "states" {
+		t.Errorf("got the files %q, want states alone", got)
+	}
+}

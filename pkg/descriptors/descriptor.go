@@ -50,6 +50,9 @@ func (t *tree) descriptor(v value, parent *node) {
 		rule.Levels = slices.Clone(parent.rule.Levels)
 	}
 	rule.Levels = append(rule.Levels, l)
+	if !t.fitsPaths(v, rule) {
+		return
+	}
 	child := &node{rule: rule}
 	t.domain.rules = append(t.domain.rules, rule)
 	below := len(t.domain.rules)
@@ -198,18 +201,18 @@ func (t *tree) checkReach(at value, b *branch, value string, rule *Rule) {
 	}
 	for _, w := range b.wildcards[:min(len(b.wildcards), maxCovers)] {
 		earlier := w.node.rule
-		pattern := quote(earlier.Levels[len(earlier.Levels)-1].Value)
-		where := t.where("", earlier)
-		switch {
-		case earlier.Holds() && !rule.Holds(): // descriptors without a holder pass the earlier one by
-		case value == "" && w.matches("*"):
+		covers := value == "" && w.matches("*") || value != "" && w.matches(value)
+		if !covers || earlier.Holds() && !rule.Holds() { // descriptors without a holder pass the earlier one by
+			continue
+		}
+		pattern, where := quote(earlier.Levels[len(earlier.Levels)-1].Value), t.where("", earlier)
+		if value == "" {
 			t.warn(at, at.line, "is never reached without a value: %s%s matches every value", pattern, where)
-			return
-		case value != "" && w.matches(value):
+		} else {
 			t.warn(at, at.line, "is reached by its own text only: every other value that it matches goes to %s%s, which comes first",
 				pattern, where)
-			return
 		}
+		return
 	}
 }
 

@@ -114,6 +114,8 @@ type Rules struct {
 	only    *Domain // the one of domains, if there is one
 	all     []*Rule
 
+	mostLimits int // of one rule
+
 	once     sync.Once // for digest
 	meanings []meaning // of all
 	hash     string
@@ -136,6 +138,9 @@ func (r *Rules) Domains() []*Domain {
 // are sorted by name. Within a domain, the order is that of the document, with the default last.
 // The caller must not change the slice.
 func (r *Rules) All() []*Rule { return r.all }
+
+// MostLimits returns the number of limits of the rule with the most limits, at most MaxLimits.
+func (r *Rules) MostLimits() int { return r.mostLimits }
 
 // Len returns the length of All: IDs are below it. [Rules.Count] counts the rules in the sense of
 // the documentation.

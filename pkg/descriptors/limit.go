@@ -87,6 +87,10 @@ func (t *tree) limits(fs fields) []limit {
 	if isNull(many) || many.node.Kind == yaml.SequenceNode && len(many.node.Content) == 0 {
 		t.fail(many, "is empty, must have at least one limit")
 	}
+	if n := len(items); n > MaxLimits {
+		t.fail(many, "has %d limits, must have at most %d: a request with 100 descriptors would take too many charges", n, MaxLimits)
+		items = items[:MaxLimits]
+	}
 	for _, item := range items {
 		l, ok := t.limit(item, ownLimitForm)
 		if !ok {
@@ -267,7 +271,12 @@ func (t *tree) algorithm(v value) algorithms.Algorithm {
 
 func (t *tree) readReplaces(v value, own string) []string {
 	var names []string
-	for _, item := range t.items(v, "a list of maps with a name each") {
+	items := t.items(v, "a list of maps with a name each")
+	if n := len(items); n > MaxLimits {
+		t.fail(v, "has %d names, must have at most %d", n, MaxLimits)
+		items = items[:MaxLimits]
+	}
+	for _, item := range items {
 		fs, ok := t.fields(item, replacesForm)
 		if !ok {
 			continue

@@ -9,6 +9,10 @@ import (
 	"time"
 )
 
+// MaxLimits is the most limits of one descriptor, and the most names in one list of replaces. A
+// request with 100 descriptors then takes at most 4000 charges, each of which takes memory.
+const MaxLimits = 40
+
 // MaxLogEntries is the largest requests_per_unit of a sliding_window_log, which stores every hit.
 const MaxLogEntries = 10_000
 
@@ -82,10 +86,11 @@ func Load(sources []Source, o Options) (*Rules, []Warning, error) {
 		readers  = make([]*reader, 0, len(sources))
 		merged   = make(map[string]*tree)
 		tables   = &tables{known: make(map[*Table]bool)}
+		paths    int
 		size     int // of the sources so far
 	)
 	for _, s := range sources {
-		r := &reader{file: shownName(s.Name), source: &s, options: o, merged: merged, tables: tables}
+		r := &reader{file: shownName(s.Name), source: &s, options: o, merged: merged, tables: tables, paths: &paths}
 		readers = append(readers, r)
 		for _, d := range r.documents(s, &size) {
 			if first := rules.domains[d.Name]; first != nil && first != d.Domain {
@@ -125,6 +130,7 @@ func Load(sources []Source, o Options) (*Rules, []Warning, error) {
 		for _, r := range d.rules {
 			r.ID = len(rules.all)
 			rules.all = append(rules.all, r)
+			rules.mostLimits = max(rules.mostLimits, len(r.Limits))
 		}
 	}
 	return rules, warnings, nil

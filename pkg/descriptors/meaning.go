@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"maps"
+	"math"
 	"slices"
 )
 
@@ -150,31 +151,62 @@ func (n *node) movedSince(older *node, moved map[string]bool) {
 				child.movedSince(before, moved)
 			}
 		}
-		var common []wildcard
-		var ranks []int // in the older set
-		for _, w := range is.wildcards {
-			rule := w.node.rule
-			if before := was.exact[rule.Levels[len(rule.Levels)-1].Value]; before != nil {
-				common, ranks = append(common, w), append(ranks, before.rule.rank)
-			}
-		}
-		if slices.IsSorted(ranks) {
-			continue
-		}
-		places := make([]bool, len(common)) // changed
-		for i := range common {
-			for j := range i {
-				if ranks[j] > ranks[i] && common[i].overlaps(&common[j]) {
-					places[i], places[j] = true, true
-				}
-			}
-		}
-		for i := range common {
-			if places[i] {
-				common[i].node.addPaths(moved)
-			}
+		for _, w := range displaced(is.wildcards, was) {
+			w.node.addPaths(moved)
 		}
 	}
+}
+
+// displaced returns the wildcards that have changed places with another one since an older branch.
+// The work is an insertion sort: a step for each pair that has changed places. After maxCovers steps
+// for each wildcard, displaced does not look any more whether the same value can match both.
+func displaced(wildcards []wildcard, older *branch) (all []*wildcard) {
+	var common []*wildcard
+	var ranks []int // in the older set
+	for i := range wildcards {
+		rule := wildcards[i].node.rule
+		if before := older.exact[rule.Levels[len(rule.Levels)-1].Value]; before != nil {
+			common, ranks = append(common, &wildcards[i]), append(ranks, before.rule.rank)
+		}
+	}
+	var sorted []int                    // indexes, by their ranks
+	places := make([]bool, len(common)) // changed
+	for i, steps := 0, maxCovers*len(common); i < len(common); i++ {
+		at := len(sorted)
+		for ; at > 0 && ranks[sorted[at-1]] > ranks[i]; at-- {
+			j := sorted[at-1]
+			if common[i].overlaps(common[j]) {
+				places[i], places[j] = true, true
+			}
+			if steps--; steps < 0 {
+				return outOfOrder(common, ranks)
+			}
+		}
+		sorted = slices.Insert(sorted, at, i)
+	}
+	for i := range common {
+		if places[i] {
+			all = append(all, common[i])
+		}
+	}
+	return all
+}
+
+// outOfOrder returns the wildcards with a larger rank before them or a smaller one after them.
+func outOfOrder(all []*wildcard, ranks []int) (some []*wildcard) {
+	smallest := make([]int, len(ranks)+1) // from here on
+	smallest[len(ranks)] = math.MaxInt
+	for i := len(ranks) - 1; i >= 0; i-- {
+		smallest[i] = min(ranks[i], smallest[i+1])
+	}
+	largest := 0
+	for i, rank := range ranks {
+		if largest > rank || smallest[i+1] < rank {
+			some = append(some, all[i])
+		}
+		largest = max(largest, rank)
+	}
+	return some
 }
 
 func (n *node) addPaths(to map[string]bool) {

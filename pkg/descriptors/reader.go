@@ -1,6 +1,7 @@
 package descriptors
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"math"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+	"unsafe"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -29,6 +31,8 @@ type reader struct {
 	merged   map[string]*tree  // of all sources, with MergeDomains: the first document of each domain
 	tables   *tables           // of all sources
 	named    map[string]*Table // of this source, by the name in the document; nil after a mistake
+
+	paths *int // bytes of the paths and levels of all rules of all sources so far
 
 	aliases  bool // the document has aliases: a value may stand in several places
 	expanded int  // values reached through aliases so far
@@ -91,6 +95,26 @@ func (r *reader) resolve(v value) value {
 		r.failAt(v.line, "nested too deeply, must be at most %d levels of maps and lists", maxDepth)
 	}
 	return v
+}
+
+// widest is how many times as large as Options.MaxBytes the paths and levels of all rules may be. In
+// usual rules both take about as much as the documents.
+const widest = 4
+
+// fitsPaths counts the memory that a rule takes because it repeats the entries above it. An excess
+// is a mistake, once.
+func (r *reader) fitsPaths(v value, rule *Rule) bool {
+	most := widest * cmp.Or(r.options.MaxBytes, DefaultMaxBytes)
+	if *r.paths > most {
+		return false
+	}
+	*r.paths += len(rule.Path) + len(rule.Levels)*int(unsafe.Sizeof(Level{}))
+	if *r.paths > most {
+		r.fail(v, "all descriptors repeat too many keys and values of the descriptors above them: with this one more than %d bytes", most)
+		r.stopped = true
+		return false
+	}
+	return true
 }
 
 // beyond reports whether a value is out of bounds and must read as empty.

@@ -127,12 +127,21 @@ func (l *Limiter) charges(set *ruleSet, r *Request, v *Verdict) error {
 		}
 		if s.Rule != nil && !s.Overridden && len(s.Rule.Replaces) > 0 {
 			v.replaced = append(v.replaced, s.Rule.Replaces...)
+			if len(v.replaced) > MaxCharges {
+				return tooMuch("names to replace")
+			}
 		}
 		v.Statuses = append(v.Statuses, s)
+	}
+	if len(v.replaced) > 1 { // one for each limit of each descriptor
+		slices.Sort(v.replaced)
 	}
 	for i := range v.Statuses {
 		if err := l.charge(r, i, v); err != nil {
 			return err
+		}
+		if len(v.charges) > MaxCharges {
+			return tooMuch("charges: each limit of each descriptor is one")
 		}
 	}
 	if l.options.Quota {
@@ -147,6 +156,10 @@ func (l *Limiter) charges(set *ruleSet, r *Request, v *Verdict) error {
 	}
 	v.decisions = v.decisions[:cap(v.decisions)]
 	return nil
+}
+
+func tooMuch(of string) error {
+	return &InvalidError{[]Violation{violation(FieldDescriptors, -1, "one request for more than %d %s", MaxCharges, of)}}
 }
 
 // charging is a descriptor while its charges are added.
@@ -180,7 +193,7 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 	c.mode = modeOf(s.Rule.Shadow, s.Quota)
 	for n := range s.Rule.Limits {
 		limit := v.limitOf(s.Rule, n, d.Entries)
-		if limit.Name != "" && slices.Contains(v.replaced, limit.Name) || c.holder.skips(limit) {
+		if limit.Name != "" && v.replaces(limit.Name) || c.holder.skips(limit) {
 			continue
 		}
 		from := len(v.keys)

@@ -27,6 +27,11 @@ const (
 	DefaultTopKeys        = 1000 // of the programs; Options.TopKeys has no default
 )
 
+// MaxCharges is the most charges of one request: one for each limit of the rule of each descriptor,
+// and one for each override. A request for more is invalid. So is a request with descriptors that
+// replace more names, see [descriptors.Rule.Replaces].
+const MaxCharges = 4096
+
 // MaxTopKeys is the bound of Options.TopKeys. As many keys take up to 100 MB.
 const MaxTopKeys = 100_000
 

@@ -31,7 +31,7 @@ type Verdict struct {
 	values    []byte
 	limits    []descriptors.Limit // of this request alone: overrides, and limits with the numbers of a table or a grant
 	terms     []term              // of charges[i]
-	replaced  []string            // names of limits that do not apply to this request
+	replaced  []string            // names of limits that do not apply to this request, sorted
 	holds     []store.Hold        // of the charges that have one, in order
 	states    []store.State       // of the charges, with TellSource
 	name      []byte              // of a holder
@@ -107,6 +107,12 @@ func (v *Verdict) grow(descriptors int) {
 	v.keys = slices.Grow(v.keys, 64*descriptors)
 	v.Statuses = slices.Grow(v.Statuses, descriptors)
 	v.charges, v.terms = slices.Grow(v.charges, descriptors), slices.Grow(v.terms, descriptors)
+}
+
+// replaces reports whether limits of this name do not apply to the request.
+func (v *Verdict) replaces(name string) bool {
+	_, found := slices.BinarySearch(v.replaced, name)
+	return found
 }
 
 // link points charges and statuses to their holds, which no longer move.

@@ -18,6 +18,7 @@ type call struct {
 	verdict limiter.Verdict
 	invalid error           // the mistake in a malformed message, else nil
 	size    int             // of the message, in bytes
+	further int64           // bytes of charges beyond one for each descriptor
 	begun   time.Time       // when the message was complete
 	ctx     context.Context //nolint:containedctx // of the call: with the span of the client, and from begin on with its own span
 	client  client          // nil: see ctx
@@ -52,12 +53,12 @@ func (d *due) Deadline() (deadline time.Time, has bool) { return d.at, true }
 // Bounds of a call that is kept for reuse, with its memory. Both are bounded because empty
 // descriptors and entries take up to fifty times as much memory as in a message.
 const (
-	maxKept            = 8 << 10 // bytes of the message
+	maxKept            = 8 << 10 // bytes of the message, and of charges beyond one for each descriptor
 	maxKeptDescriptors = 1024
 )
 
 func (c *call) modest() bool {
-	return c.size <= maxKept && cap(c.request.Descriptors) <= maxKeptDescriptors
+	return c.size <= maxKept && c.further <= maxKept && cap(c.request.Descriptors) <= maxKeptDescriptors
 }
 
 // Memory of a decoded descriptor with its charge, state and status, and of a decoded entry, in
@@ -67,16 +68,18 @@ const (
 	entryBytes      = 64
 )
 
-// weight returns the memory of a decoded call in bytes, beyond the bytes that its stream counts
-// for; 0 for nearly all calls.
-func (c *call) weight() int64 {
-	if len(c.request.Descriptors) <= lane.BackStreamBytes/descriptorBytes/2 && c.size <= 1<<10 {
+// weigh returns the memory of a decoded call in bytes, beyond the bytes that its stream counts for;
+// 0 for nearly all calls.
+func (c *call) weigh(l *limiter.Limiter) int64 {
+	c.further = l.FurtherBytes(&c.request, c.size)
+	if c.further == 0 && len(c.request.Descriptors) <= lane.BackStreamBytes/descriptorBytes/2 && c.size <= 1<<10 {
 		return 0
 	}
 	bytes := int64(len(c.request.Descriptors)) * descriptorBytes
 	for i := range c.request.Descriptors {
 		bytes += int64(len(c.request.Descriptors[i].Entries)) * entryBytes
 	}
+	bytes += c.further
 	return max(bytes-lane.BackStreamBytes, 0)
 }
 

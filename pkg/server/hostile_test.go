@@ -357,6 +357,38 @@ func TestLargeRequestsThatWaitAreBounded(t *testing.T) {
 	}
 }
 
+// A few descriptors of a rule with many limits take as much memory as many descriptors.
+func TestRequestsWithManyChargesThatWaitAreBounded(t *testing.T) {
+	onceForStores(t)
+	var rules strings.Builder
+	rules.WriteString("domain: edge\ndescriptors:\n- key: minute\n  rate_limits:\n")
+	for i := range 40 {
+		fmt.Fprintf(&rules, "  - {unit: hour, requests_per_unit: %d}\n", i+1)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := &waiting{release: make(chan struct{})}
+		f := startOn(t, storetest.Of(w), rules.String(), func(o *Options) { o.MaxBytesInFlight = 8 << 20 })
+		answers := make(chan error)
+		const all = 8
+		for range all {
+			go func() { answers <- f.send(t, asking(100)) }()
+		}
+		synctest.Wait()
+		if got := f.server.service.bytes.Stats(); got.Bytes < 1<<20 || got.Bytes > 8<<20 {
+			t.Errorf("got %d bytes in flight, want at least 4000 charges, and not 32000", got.Bytes)
+		}
+		close(w.release)
+		for range all {
+			if err := <-answers; err != nil {
+				t.Errorf("got %v", err)
+			}
+		}
+		if err := f.send(t, asking(200)); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "more than 4096 charges") {
+			t.Errorf("8000 charges: got %v, want INVALID_ARGUMENT", err)
+		}
+	})
+}
+
 func TestAConnectionWithMoreThanItsShareIsRefusedAndOthersAreNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := start(t, everything, func(o *Options) { o.MaxBytesInFlight = 2 << 20 })

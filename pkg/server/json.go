@@ -101,6 +101,10 @@ func (s *Server) answerJSON(w http.ResponseWriter, r *http.Request, request *rat
 	response := new(ratelimitv3.RateLimitResponse)
 	if err := s.exchange(r, request, response); err != nil {
 		failed := status.Convert(err)
+		if failed.Code() == codes.ResourceExhausted {
+			web.Busy(w)
+			return
+		}
 		web.Text(w, httpCode(failed.Code()), failed.Message())
 		return
 	}
@@ -152,7 +156,11 @@ func (s *Server) exchange(r *http.Request, request *ratelimitv3.RateLimitRequest
 	if s.options.Tracer != nil {
 		c.ctx = s.service.withParent(c.ctx, propagation.HeaderCarrier(r.Header))
 	}
-	if err := s.service.answer(c); err != nil {
+	c.size = proto.Size(request)
+	if err = s.service.takeRoom(c); err == nil {
+		err = s.service.answer(c)
+	}
+	if err != nil {
 		return err
 	}
 	return proto.Unmarshal(c.answer, response)

@@ -85,7 +85,7 @@ func (s *service) inPlace(c *call, message, dst []byte) (response []byte, decide
 	response, decided = dst, true // after a panic
 	defer s.survive(c, &err)
 	c.decodeInPlace(message)
-	if c.weight() > 0 {
+	if c.weigh(s.options.Limiter) > 0 {
 		return dst, false, nil
 	}
 	if err = s.begin(c); err == nil {

@@ -111,7 +111,7 @@ func (s *service) answer(c *call) error {
 
 // takeRoom waits for room for a heavy call. The error is a gRPC status.
 func (s *service) takeRoom(c *call) error {
-	heavy := c.weight()
+	heavy := c.weigh(s.options.Limiter)
 	if heavy == 0 {
 		return nil
 	}

@@ -43,7 +43,6 @@ func newRemoteCollector(stats func() remoteStats) prometheus.Collector {
 		metrics.New("returned_hits_total", "Hits that leases gave back."),
 		metrics.New("expired_hits_total", "Hits that leases held when their window ended."),
 		metrics.New("grants_failed_total", "Grants that leases wanted and did not get.", "reason"),
-		metrics.New("overdue_decisions_total", "Requests decided without the remote store, as a grant had no answer for longer than usual."),
 		metrics.New("deferred_hits_total",
 			"Hits that the remote store was told of later: of requests denied from memory, and those to give back."),
 		metrics.New("lost_hits_total", "Hits that the remote store was to count later, and that were dropped."),
@@ -86,7 +85,6 @@ func collectRemote(to metrics.Scrape, s remoteStats) {
 	to.Counter("expired_hits_total", s.Leases.Expired)
 	to.Counter("grants_failed_total", s.Leases.Refused, "denied")
 	to.Counter("grants_failed_total", s.Leases.Failed, "unanswered")
-	to.Counter("overdue_decisions_total", s.Leases.Without)
 	to.Counter("deferred_hits_total", s.redis.DeferredHits)
 	to.Counter("lost_hits_total", s.redis.LostHits)
 	to.Counter("unknown_hits_total", s.redis.UnknownHits)

@@ -211,11 +211,7 @@ type Health struct {
 
 	// Silent is how long the store has owed answers without giving one; 0 as long as that is usual.
 	Silent time.Duration
-	// Late is Silent for callers that can do without the answer. Late is more than 0 already after a
-	// time in which most answers come, and shortly after a call that had no answer.
-	Late time.Duration
-
-	Fleet int // processes that share the store; 0: not known
+	Fleet  int // processes that share the store; 0: not known
 }
 
 // Admitted gives the verdict on a request. A denied charge in Enforce mode denies the request. So

@@ -50,31 +50,19 @@ func (b *base) givenNow() int64 {
 // fleetSize returns the number of processes that share the main server; 0: not known.
 func (b *base) fleetSize() int { return int(max(b.processes.Load(), b.assumed.Load())) }
 
-// latePart is the part of the timeout that is the shortest silence of Health.Late: a millisecond of
-// the default. On a busy machine scheduling alone can make a round trip that long.
-const latePart = 10
-
 // Health implements [store.Remote], for all servers together. Silent counts from the timeout on, or
-// from twice the longest of the last round trips. Late counts from a tenth of the timeout on, or
-// from twice as long as nine of ten round trips take. Up to silenceGap after a call without an
-// answer no call needs to be under way.
+// from twice the longest of the last round trips.
 func (b *base) Health([]store.Charge) store.Health {
 	p := &b.pulse
 	h := store.Health{Fleet: b.fleetSize()}
 	if at := p.heard.Load(); at > 0 {
 		h.Answered = p.started.Add(time.Duration(at))
 	}
-	under, ended := p.under.Load() > 0, p.ended.Load()
-	if !under && ended == 0 {
+	if p.under.Load() == 0 {
 		return h
 	}
-	now := time.Since(p.started)
-	quiet := now - time.Duration(p.quiet.Load())
-	if under && quiet > max(b.timeout, 2*p.usually()) {
+	if quiet := time.Since(p.started) - time.Duration(p.quiet.Load()); quiet > max(b.timeout, 2*p.usually()) {
 		h.Silent = quiet
-	}
-	if (under || int64(now)-ended <= int64(silenceGap)) && quiet > max(b.timeout/latePart, 2*time.Duration(p.nine.Load())) {
-		h.Late = quiet
 	}
 	return h
 }

@@ -14,7 +14,6 @@ type pulse struct {
 	ended   atomic.Int64 // when a flight last ended without an answer, likewise; 0: the last one was answered
 	misses  atomic.Int64 // when a caller last stopped to wait for an answer, likewise; 0: never
 	usual   atomic.Int64 // the longest of the last round trips, in nanoseconds, which later ones slowly forget
-	nine    atomic.Int64 // about nine of ten round trips are shorter, in nanoseconds
 }
 
 // silenceGap is the longest time between two flights without an answer that are one silence.
@@ -51,22 +50,6 @@ func (p *pulse) answered(now time.Time, took time.Duration) {
 	p.quiet.Store(at)
 	usual := p.usual.Load()
 	p.usual.Store(max(int64(took), usual-(usual-int64(took))/tripMemory))
-	p.nine.Store(nineOfTen(p.nine.Load(), int64(took)))
-}
-
-// nineOfTen moves an estimate of the 90th percentile by one value. The estimate grows by nine steps
-// or falls by one, so that a single value, however large, moves it little. See Ma, Muthukrishnan
-// and Sandler, "Frugal Streaming for Estimating Quantiles" (2013).
-func nineOfTen(estimate, value int64) int64 {
-	const steps = 64 // in an estimate
-	switch {
-	case estimate == 0:
-		return value
-	case value > estimate:
-		return min(value, estimate+9*(estimate/steps+1))
-	default:
-		return max(value, estimate-estimate/steps-1)
-	}
 }
 
 // missRemembered is for how long a missed answer counts. Meanwhile no caller flies itself: only a

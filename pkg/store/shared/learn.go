@@ -88,11 +88,9 @@ func (s *Store) learnLease(c *store.Charge, told *store.State, to *algorithms.De
 		k.under = max(0, k.under-c.Hits)
 	}
 	if told.Now == 0 {
-		k.vain = k.vain || told.Source == store.Without
 		return
 	}
 	k.learn(now, told)
-	k.vain = false
 	if c.Hits < 0 && k.held(now) > 0 {
 		*to = k.peek(now, 0)
 	}

@@ -384,69 +384,6 @@ func TestAPartWithoutAnAnswerIsGivenBackUnlessItIsOfABucket(t *testing.T) {
 	}
 }
 
-func TestARequestWithoutALeaseDoesNotWaitForASilentStore(t *testing.T) {
-	var silent atomic.Int64
-	inHub(t, setup{Late: func() time.Duration { return time.Duration(silent.Load()) }}, func(t *testing.T, s *Store, told *link) {
-		c := minute("k", 1000)
-		warm(t, s, told, c)
-		told.delay = time.Hour // Redis is stopped
-		silent.Store(int64(20 * time.Millisecond))
-		begun := time.Now()
-		for range 200 {
-			take(t, s, c)
-		}
-		if got := time.Since(begun); got != 0 || s.Stats().Leases.Without == 0 {
-			t.Errorf("200 requests waited %v, and %d were decided without the store; want no wait", got, s.Stats().Leases.Without)
-		}
-		told.delay = 0
-	})
-}
-
-func TestOnlyTheFirstRequestOfAnOftenAskedKeyWaitsForASilentStore(t *testing.T) {
-	inHub(t, setup{Late: func() time.Duration { return time.Second }}, func(t *testing.T, s *Store, told *link) {
-		c := minute("k", 1)
-		for range 3 {
-			take(t, s, c) // often enough to be tracked, without a lease
-		}
-		told.fail(errors.New("no answer"))
-		told.asked()
-		for range 100 {
-			take(t, s, c)
-		}
-		if got, without := told.asked(), s.Stats().Leases.Without; got != 1 || without != 99 {
-			t.Errorf("the store was asked %d times, and %d requests were decided without it; want 1 and 99", got, without)
-		}
-	})
-}
-
-func TestAKeyThatHasJustSpentALeaseDoesNotWaitForLong(t *testing.T) {
-	inHub(t, setup{}, func(t *testing.T, s *Store, told *link) {
-		c := minute("k", 1000)
-		warm(t, s, told, c)
-		time.Sleep(time.Millisecond)
-		take(t, s, c)
-		k := s.table.spot(&c).allotments[string(c.Key)].yes
-		if k.first.left == 0 || k.asked > 0 || k.vain {
-			t.Fatalf("%+v; want a lease, and no part under way", k.lease)
-		}
-		for _, step := range []struct {
-			name  string
-			pause time.Duration
-			late  time.Duration
-			waits bool
-		}{
-			{"late for a moment", 0, longLate, false},
-			{"late for long", 0, longLate + 1, true},
-			{"late for long, a while after the lease", slot, longLate + 1, false},
-		} {
-			time.Sleep(step.pause)
-			if got := s.waits(&c, step.late); got != step.waits {
-				t.Errorf("%s: %v, want %v", step.name, got, step.waits)
-			}
-		}
-	})
-}
-
 // begin makes a charge the begin of a holder.
 func begin(c store.Charge) store.Charge {
 	c.Hold = &store.Hold{Phase: algorithms.HoldBegin, Holder: store.HolderOf([]byte("R")), AtMost: time.Minute}
@@ -527,52 +464,22 @@ func TestTheRemoteStoreDecidesEachTransactionWithAHolderAsItIs(t *testing.T) {
 }
 
 func TestNoLeaseAnswersATransactionWithAHolderAtOnce(t *testing.T) {
-	inLedger(t, setup{Late: func() time.Duration { return time.Second }}, func(t *testing.T, s *Store, l *ledger) {
-		s.breaker.pace.failures = 1000 // the breaker stays closed
+	inLedger(t, setup{}, func(t *testing.T, s *Store, l *ledger) {
+		decided := s.Stats().Leases.Decided
+		if _, hot := s.TakeNow([]store.Charge{minute("hot", 1_000_000)}, make([]algorithms.Decision, 1)); !hot {
+			t.Fatal("the key has no lease: the test shows nothing")
+		}
+		decided++
+		synctest.Wait()
 		l.fail(errors.New("no answer"))
-		for range 100 {
-			_, _ = store.Take(t.Context(), s, []store.Charge{minute("hot", 1_000_000)}, make([]algorithms.Decision, 1))
-			synctest.Wait()
-		}
-		overdue := s.Stats().Leases.Without
-		if overdue == 0 {
-			t.Fatal("no request waits for a lease: the test shows nothing")
-		}
 		l.asked()
 		charges, decisions := []store.Charge{minute("hot", 1_000_000), begin(minute("k", 5))}, make([]algorithms.Decision, 2)
 		if _, decided := s.TakeNow(charges, decisions); decided {
 			t.Error("a transaction with a holder was decided at once")
 		}
 		_, err := store.Take(t.Context(), s, charges, decisions)
-		if asked := l.asked(); err != nil || asked != 1 || s.Stats().Leases.Without != overdue {
+		if asked := l.asked(); err != nil || asked != 1 || s.Stats().Leases.Decided != decided {
 			t.Errorf("Take: %v, after %d questions; want one, and the policies after its error", err, asked)
-		}
-	})
-}
-
-func TestARefundForgetsADenialWhereALeaseIsOverdue(t *testing.T) {
-	var late time.Duration
-	inLedger(t, setup{Denials: time.Hour, Late: func() time.Duration { return late }}, func(t *testing.T, s *Store, l *ledger) {
-		s.breaker.pace.failures = 1000 // the breaker stays closed
-		for range 3 {
-			take(t, s, hour("over", 1))
-		}
-		late = time.Second
-		l.fail(errors.New("no answer"))
-		for range 100 {
-			_, _ = store.Take(t.Context(), s, []store.Charge{minute("hot", 1_000_000)}, make([]algorithms.Decision, 1))
-			synctest.Wait()
-		}
-		back := hour("over", 1)
-		back.Hits = -1
-		before := s.Stats()
-		_, decided := s.TakeNow([]store.Charge{minute("hot", 1_000_000), back}, make([]algorithms.Decision, 2))
-		after := s.Stats()
-		if !decided || after.Leases.Without != before.Leases.Without+1 || before.Denials.Keys != 1 {
-			t.Fatalf("decided: %t, with %+v: the test shows nothing", decided, after)
-		}
-		if after.Denials.Keys != 0 {
-			t.Error("the denial of a key that was given a hit back is remembered")
 		}
 	})
 }

@@ -135,7 +135,6 @@ func (a *asking) end(s *Store, i int) {
 	k, d := w.key, t.Decisions[0]
 	k.shard.mu.Lock()
 	defer k.shard.mu.Unlock()
-	k.vain = false
 	before := k.first.left + k.second.left
 	back := k.charged(a.begun, now, d, told)
 	if w.limit.Algorithm == algorithms.FixedWindow { // the window may be another clock's than the state's
@@ -158,7 +157,6 @@ func (s *Store) failed(w want, now time.Duration, err error) {
 	w.key.shard.mu.Lock()
 	defer w.key.shard.mu.Unlock()
 	back := w.key.failed(now)
-	w.key.vain = true
 	if u, ok := errors.AsType[store.Unanswered](err); ok && back > 0 {
 		u.Instead([]int64{0}, nil)
 	}

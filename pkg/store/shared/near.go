@@ -28,8 +28,7 @@ func repeated(charges []store.Charge, i int) bool {
 }
 
 // near decides a request by the allotments of this process, and reports whether it did. Leases
-// admit the request if each of its keys has one. If a lease is overdue, the request is decided
-// without the remote store. Else denials may deny it.
+// admit the request if each of its keys has one. Else denials may deny it.
 func (s *Store) near(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
 	leases, denials := s.table.tracked.Load() > 0, s.table.denials.Load() > 0
 	switch {
@@ -37,10 +36,6 @@ func (s *Store) near(charges []store.Charge, decisions []algorithms.Decision) (a
 		return false, false
 	case leases && s.spendAll(charges, decisions):
 		return true, true
-	case leases && s.overdue(charges):
-		s.metrics.overdue.Add(1)
-		admitted, err := s.without(charges, decisions, nil)
-		return admitted, err == nil
 	}
 	return false, denials && s.denyAll(charges, decisions)
 }
@@ -92,7 +87,6 @@ func (s *Store) spend(c *store.Charge, to *algorithms.Decision, now time.Duratio
 		return from, false
 	}
 	k.rate.note(now, c.Hits)
-	k.spent = now
 	sh.leased++
 	*to = k.peek(now, 0)
 	k.tell(now, c.Left)
@@ -136,34 +130,6 @@ func (s *Store) unspend(c *store.Charge, to *algorithms.Decision, now time.Durat
 		*to = k.peek(now, 0)
 	}
 	k.tell(now, c.Left)
-}
-
-// longLate is a lateness after which no key waits for the remote store that has just spent a lease.
-const longLate = 2 * time.Millisecond
-
-// overdue reports whether one of the keys is leased and would wait, while the remote store owes an
-// answer for longer than usual. The request does not wait for the store then.
-func (s *Store) overdue(charges []store.Charge) bool {
-	late := s.remote.Health(charges).Late
-	if late == 0 {
-		return false
-	}
-	for i := range charges {
-		if s.waits(&charges[i], late) {
-			return true
-		}
-	}
-	return false
-}
-
-// waits reports whether the key of a charge is asked often and would have to wait. The key waits
-// for a lease, or has waited for an answer in vain, or, after longLate, has just spent a lease. A
-// key that is close to its limit has no lease, and the remote store should decide about it.
-func (s *Store) waits(c *store.Charge, late time.Duration) bool {
-	sh := s.table.lock(c)
-	defer sh.mu.Unlock()
-	k := sh.allotments[string(c.Key)].yes
-	return k != nil && leasable(c) && k.limit == c.Limit && (k.asked > 0 || k.vain || late > longLate && k.spent > 0 && s.now()-k.spent < slot)
 }
 
 // denyAll decides a request that is known to be denied, and reports whether it did. The charges get

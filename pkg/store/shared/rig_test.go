@@ -174,7 +174,7 @@ type setup struct {
 	Remote           store.Store
 	Probe            func(context.Context) error
 	Answered         func() time.Time
-	Silent, Late     func() time.Duration
+	Silent           func() time.Duration
 	Fleet            func() int
 	Later            func(c *store.Charge, at algorithms.Instant, part store.Part)
 	HoldLater        func(c *store.Charge, at algorithms.Instant)
@@ -220,9 +220,6 @@ func (r remote) Health([]store.Charge) (h store.Health) {
 	}
 	if r.of.Silent != nil {
 		h.Silent = r.of.Silent()
-	}
-	if r.of.Late != nil {
-		h.Late = r.of.Late()
 	}
 	if r.of.Fleet != nil {
 		h.Fleet = r.of.Fleet()

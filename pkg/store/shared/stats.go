@@ -55,7 +55,6 @@ type Leases struct {
 	Expired uint64 // hits that ended with their window
 	Refused uint64 // calls for hits that the remote store denied
 	Failed  uint64 // the same, without an answer
-	Without uint64 // requests decided without the remote store, as a lease had no answer
 }
 
 // Stranded returns how many hits lie here at most that no other process can use.
@@ -69,7 +68,7 @@ type metrics struct {
 	without, carried, holders   atomic.Uint64
 	divided                     atomic.Uint64
 	denied, deniedHits          atomic.Uint64
-	refused, failed, overdue    atomic.Uint64
+	refused, failed             atomic.Uint64
 }
 
 func (m *metrics) add(n Decided) {
@@ -121,7 +120,7 @@ func (s *Store) Stats() Stats {
 func (s *Store) leases() Leases {
 	m := &s.metrics
 	all := Leases{
-		Keys: int(s.table.tracked.Load()), Refused: m.refused.Load(), Failed: m.failed.Load(), Without: m.overdue.Load(),
+		Keys: int(s.table.tracked.Load()), Refused: m.refused.Load(), Failed: m.failed.Load(),
 	}
 	now := s.now()
 	for i := range s.table.shards {

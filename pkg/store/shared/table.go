@@ -84,8 +84,6 @@ type key struct {
 	name  []byte
 	hash  uint64
 	shard *shard
-	spent time.Duration // when a request was last decided from the lease; 0: never
-	vain  bool          // the last question or call for a lease had no answer, or was not asked
 }
 
 func (t *table) spot(c *store.Charge) *shard { return &t.shards[c.KeyHash()%shards] }

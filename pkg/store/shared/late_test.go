@@ -1,0 +1,68 @@
+package shared
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/weirproxy/weir/internal/testing/race"
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// As long as the remote store answers, however late, a fleet with leases admits no hit above a
+// limit. Requests without leased hits wait for the answer.
+func TestAFleetWithLeasesStaysWithinItsLimitWhileTheStoreIsLate(t *testing.T) {
+	fromLeases := uint64(0)
+	for seed := range uint64(race.Scale(20)) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 12))
+			n := 2 + r.IntN(4)
+			f, end := newFleet(t, r, n, 0)
+			defer end()
+			midnight()
+			limit := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: uint32(500 + r.IntN(3000)), Period: 24 * time.Hour}
+			if r.IntN(2) == 0 {
+				limit.Algorithm = algorithms.SlidingWindowCounter
+			}
+			jitter := r.IntN(2) == 0
+			for _, k := range f.links {
+				late := rand.New(rand.NewPCG(seed, r.Uint64()))
+				var mu sync.Mutex
+				k.before = func() { // the answer is on its way
+					mu.Lock()
+					d := 12 * time.Millisecond
+					if jitter {
+						d = time.Duration(late.Int64N(int64(25 * time.Millisecond)))
+					}
+					mu.Unlock()
+					time.Sleep(d)
+				}
+			}
+			var total atomic.Int64
+			var clients sync.WaitGroup
+			for range 2 * int(limit.Requests) {
+				s := f.procs[r.IntN(n)]
+				clients.Go(func() {
+					if admitted, _ := take(t, s, store.Charge{Key: []byte("key"), Limit: limit, Hits: 1}); admitted {
+						total.Add(1)
+					}
+				})
+				time.Sleep(time.Duration(r.Int64N(int64(2 * time.Millisecond))))
+			}
+			clients.Wait()
+			if got := total.Load(); got > int64(limit.Requests) {
+				t.Errorf("seed %d, %d processes: %d hits of %d were admitted", seed, n, got, limit.Requests)
+			}
+			for _, s := range f.procs {
+				fromLeases += s.Stats().Leases.Decided
+			}
+		})
+	}
+	if fromLeases == 0 {
+		t.Error("nothing was decided from leases")
+	}
+}

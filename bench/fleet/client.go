@@ -11,7 +11,7 @@ import (
 
 const (
 	// longest is the time that a client really waits, to see answers after the deadline.
-	longest = time.Second
+	longest = 10 * time.Second
 	redial  = 20 * time.Millisecond
 )
 
@@ -37,7 +37,7 @@ type pending struct {
 	number int
 }
 
-// run sends requests until all are sent or ctx ends, waits longest, and returns the exchanges.
+// run sends requests until all are sent or ctx ends, waits for answers, and returns the exchanges.
 func (c *client) run(ctx context.Context, requests [][]byte, schedule []due) []exchange {
 	whole, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -54,10 +54,18 @@ func (c *client) run(ctx context.Context, requests [][]byte, schedule []due) []e
 		}
 		c.send(requests[d.key], c.charged[d.key], n)
 	}
-	pause(ctx, longest)
+	for until := time.Now().Add(longest); pause(ctx, 3*held) && time.Now().Before(until) && c.waits(); {
+	}
 	cancel()
 	dialing.Wait()
 	return c.all
+}
+
+// waits reports whether requests are open.
+func (c *client) waits() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.open) > 0
 }
 
 // stayConnected keeps a connection and reads answers until ctx ends.

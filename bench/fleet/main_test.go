@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,27 +36,32 @@ func TestFleetsKeepTheirPromisesAroundFaults(t *testing.T) {
 	for _, test := range []struct {
 		scenario string
 		modes    []string
+		timeout  string  // of Redis
+		scale    float64 // 0: a fifth
 		over     float64 // percent of the hits that one process would have admitted
 		missing  int     // hits that Redis may not know
 		crowd    int     // requests in flight above the limit
 	}{
-		{scenario: "steady", modes: []string{"exact", "leased"}},
-		{scenario: "steady-cluster", modes: []string{"exact"}},
-		{scenario: "moving", modes: []string{"leased"}},
-		{scenario: "stopped", modes: []string{"exact", "leased"}, over: 15},
-		{scenario: "paused", modes: []string{"leased"}, over: 15},
-		{scenario: "cut", modes: []string{"exact"}, over: 25},
-		{scenario: "read-only", modes: []string{"exact"}, over: 25},
-		{scenario: "shard", modes: []string{"exact"}, over: 25},
-		{scenario: "rolling-sized", modes: []string{"leased"}, over: 50, missing: 1000},
-		{scenario: "holds", modes: []string{"exact"}, crowd: 20},
+		{scenario: "steady", modes: []string{"exact"}, timeout: "10s"},
+		{scenario: "steady", modes: []string{"leased"}, timeout: "10s", scale: 1},
+		{scenario: "steady-cluster", modes: []string{"exact"}, timeout: "10s"},
+		{scenario: "moving", modes: []string{"leased"}, timeout: "10s"},
+		{scenario: "late", modes: []string{"leased"}, timeout: "10s", scale: 1},
+		{scenario: "stopped", modes: []string{"exact", "leased"}, timeout: "200ms", over: 50},
+		{scenario: "paused", modes: []string{"leased"}, timeout: "200ms", over: 50},
+		{scenario: "cut", modes: []string{"exact"}, timeout: "200ms", over: 50},
+		{scenario: "read-only", modes: []string{"exact"}, timeout: "200ms", over: 50},
+		{scenario: "shard", modes: []string{"exact"}, timeout: "200ms", over: 50},
+		{scenario: "rolling-sized", modes: []string{"leased"}, timeout: "200ms", over: 50, missing: 1000},
+		{scenario: "holds", modes: []string{"exact"}, timeout: "200ms", crowd: 20},
 	} {
 		for _, mode := range test.modes {
 			t.Run(test.scenario+", "+mode, func(t *testing.T) {
 				t.Parallel()
 				all, c := scenarios(), c
+				c.scale = cmp.Or(test.scale, c.scale)
 				i := slices.IndexFunc(all, func(s scenario) bool { return s.name == test.scenario })
-				c.args = []string{"--sharing=" + mode, "--redis-timeout=2s"}
+				c.args = []string{"--sharing=" + mode, "--redis-timeout=" + test.timeout}
 				r, err := measure(t.Context(), all[i], c)
 				if err != nil {
 					t.Fatal(err)
@@ -123,23 +130,38 @@ func TestEachLoadHasAllRequests(t *testing.T) {
 }
 
 func TestAMetricThatContradictsTheClientsIsAFalseAlarm(t *testing.T) {
-	const healthy = "weir_store_up 1\n"
+	const healthy = `weir_config_last_reload_successful 1
+weir_requests_total{code="ok"} 7
+weir_requests_total{code="over_limit"} 3
+weir_request_duration_seconds_count 10
+`
+	calm := seen{verdict: verdict{asked: 10, admitted: 7, slowest: time.Millisecond}, quiet: true}
 	for name, test := range map[string]struct {
 		page   string
-		v      verdict
-		outage bool
+		change func(*seen)
 		alarms int
 	}{
 		"healthy":                        {page: healthy},
-		"lost, and nothing is over":      {page: healthy + "weir_store_lost_hits_total 610\n", outage: true, alarms: 1},
-		"lost, and over":                 {page: healthy + "weir_store_lost_hits_total 610\n", v: verdict{over: 600}, outage: true},
-		"an error that nobody saw":       {page: healthy + "weir_requests_total{code=\"error\"} 1\n", alarms: 1},
-		"an error that only clients saw": {page: healthy, v: verdict{errors: 1}, alarms: 1},
-		"open without an outage":         {page: healthy + "weir_store_opened_total 1\n", alarms: 1},
-		"open in an outage":              {page: healthy + "weir_store_opened_total 1\n", outage: true},
+		"lost, and no limit was passed":  {page: healthy + "weir_store_lost_hits_total 610\n", alarms: 1},
+		"lost, and over":                 {healthy + "weir_store_lost_hits_total 610\n", func(s *seen) { s.over = 600 }, 0},
+		"an error that no client saw":    {page: healthy + "weir_requests_total{code=\"error\"} 1\n", alarms: 1},
+		"an error that only clients saw": {healthy, func(s *seen) { s.errors = 1 }, 1},
+		"open, and all answers are fast": {page: healthy + "weir_store_opened_total 1\n", alarms: 1},
+		"open, and an answer is slow":    {healthy + "weir_store_opened_total 1\n", func(s *seen) { s.slowest = shortSilence }, 0},
+		"open, in an outage":             {healthy + "weir_store_opened_total 1\n", func(s *seen) { s.quiet, s.away = false, true }, 0},
+		"an outage without a word":       {healthy, func(s *seen) { s.quiet, s.away = false, true }, 1},
+		"without Redis, though fast":     {page: healthy + "weir_store_fallback_decisions_total{policy=\"local\"} 1\n", alarms: 1},
+		"fewer admitted":                 {healthy, func(s *seen) { s.admitted = 6 }, 1},
+		"fewer requests":                 {healthy, func(s *seen) { s.asked = 9 }, 1},
+		"another program since":          {healthy, func(s *seen) { s.asked, s.replaced = 20, true }, 0},
+		"rules that were refused":        {page: strings.Replace(healthy, "successful 1", "successful 0", 1), alarms: 1},
 		"a fault of Weir":                {page: healthy + "weir_store_disagreements_total 1\n", alarms: 1},
 	} {
-		if got := falseAlarms([]drive.Metrics{drive.MetricsOf(test.page)}, &test.v, test.outage, false); len(got) != test.alarms {
+		s := calm
+		if test.change != nil {
+			test.change(&s)
+		}
+		if got := falseAlarms([]drive.Metrics{drive.MetricsOf(test.page)}, &s); len(got) != test.alarms {
 			t.Errorf("%s: got %q; want %d", name, got, test.alarms)
 		}
 	}

@@ -84,10 +84,11 @@ func measure(ctx context.Context, s scenario, c course) (r result, err error) {
 		return r, fmt.Errorf("the clock of this machine was set, by %v: nothing can be said", drift)
 	}
 	r.verdict = judge(truth.limits, truth.run, o, c.timeout)
-	if err := errors.Join(f.awaitRedis(ctx), r.count(ctx, f, &truth)); err != nil {
+	if err := f.awaitRedis(ctx); err != nil {
 		return r, err
 	}
-	return r, r.readMetrics(ctx, f, s.fault != nil)
+	seen := seen{verdict: r.verdict, quiet: s.fault == nil, away: s.outage && c.lasts >= sureOutage, replaced: f.replaced}
+	return r, errors.Join(r.readMetrics(ctx, f, &seen), r.count(ctx, f, &truth))
 }
 
 // happen lets the fault happen, and returns when. Of a fault that is always there it returns
@@ -191,7 +192,7 @@ func (r *result) count(ctx context.Context, f *fleet, t *truth) error {
 }
 
 // readMetrics compares the metrics of the sidecars with the truth of the clients.
-func (r *result) readMetrics(ctx context.Context, f *fleet, outage bool) error {
+func (r *result) readMetrics(ctx context.Context, f *fleet, s *seen) error {
 	var all []drive.Metrics
 	for i := range f.address {
 		m, err := drive.ReadMetrics(ctx, f.sidecar(i).HTTP)
@@ -202,6 +203,6 @@ func (r *result) readMetrics(ctx context.Context, f *fleet, outage bool) error {
 		r.shares.without += m.Sum("weir_store_fallback_decisions_total")
 		r.shares.leased += m.Sum("weir_store_leased_decisions_total")
 	}
-	r.alarms = falseAlarms(all, &r.verdict, outage, f.replaced)
+	r.alarms = falseAlarms(all, s)
 	return nil
 }

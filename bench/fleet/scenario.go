@@ -23,6 +23,8 @@ type scenario struct {
 
 	// fault makes the fault, and ends it after a while. nil: nothing happens.
 	fault func(ctx context.Context, f *fleet, lasts time.Duration) error
+	// outage says that Redis is away for all sidecars.
+	outage bool
 	// always says that the fault is there from the start to the end: there is no recovery.
 	always bool
 }
@@ -39,9 +41,9 @@ func scenarios() []scenario {
 		{name: "steady-sentinel", what: "nothing happens; a primary behind Sentinels", topology: sentinel},
 		{name: "saturated", what: "five times as many requests as the limits admit", times: 3},
 		{name: "moving", what: "one sidecar at a time gets all requests, for 250 ms", load: moving},
-		{name: "stopped", what: "connections to Redis are reset and refused", fault: unreachable},
-		{name: "killed", what: "Redis is killed, and is back with its counts", redis: durable(), fault: killed},
-		{name: "paused", what: "Redis answers nothing (SIGSTOP)", fault: paused},
+		{name: "stopped", what: "connections to Redis are reset and refused", outage: true, fault: unreachable},
+		{name: "killed", what: "Redis is killed, and is back with its counts", redis: durable(), outage: true, fault: killed},
+		{name: "paused", what: "Redis answers nothing (SIGSTOP)", outage: true, fault: paused},
 		{name: "start", what: "the sidecars start while Redis is away", away: true, fault: unreachable},
 		{name: "start-sized", what: "the same, with --fleet-size=4", away: true, fault: unreachable, args: sized},
 		{name: "rolling", what: "all sidecars are restarted in turn while Redis is away", fault: rolling},

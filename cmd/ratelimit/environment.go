@@ -188,6 +188,7 @@ func moreVariables(c *config) []variable {
 			&c.Server.JSON.From, []string{"off", "loopback", "on"}, server.JSONOff, server.JSONFromLoopback, server.JSONFromAnywhere,
 		), "on"},
 		{"WEIR_HTTP_JSON_ALLOW", settings.List(&r.allowedJSON, "power", power), strings.Join(powers(), ",")},
+		{"WEIR_PPROF", settings.OneOf(&c.Pages.Pprof, []string{"loopback", "on"}, false, true), "loopback"},
 		{"WEIR_STATE_DIR", text(&c.State.Dir, nil), ""},
 		{"WEIR_LOG_DENIALS", settings.Rate(&c.Pages.LogDenials, admin.MaxLogDenials), "0"},
 		{"WEIR_RECORD", text(&c.Record.Dir, nil), ""},

@@ -61,7 +61,7 @@ type Options struct {
 	Revision string // of its source; "" means unknown
 
 	Reflection bool   // gRPC reflection on the admin address
-	Pprof      bool   // /debug/pprof/ on the HTTP pages
+	Pprof      bool   // /debug/pprof/ on the HTTP pages, and on the debug pages for all clients
 	Access     Access // the clients of Serve
 }
 

@@ -31,9 +31,15 @@ func (s *Server) Metrics(path string) http.Handler {
 
 // Debug returns the pages that envoyproxy/ratelimit has for operators. / lists the pages, /rlconfig
 // shows the limits in force, /stats the output of write, and /debug/pprof/ profiles. The pages do
-// not ask for credentials.
+// not ask for credentials. Without Options.Pprof, profiles are for programs on this machine.
 func (s *Server) Debug(write func(io.Writer) error) http.Handler {
-	return s.handler(web.Index(append(web.Profiles(),
+	profiles := web.Profiles()
+	if !s.options.Pprof {
+		for i := range profiles {
+			profiles[i] = profiles[i].Local()
+		}
+	}
+	return s.handler(web.Index(append(profiles,
 		web.At("GET /rlconfig", "limits in force, and why others are not", web.Few(s.limitLines)),
 		web.At("GET /stats", "counters", web.Few(func(w http.ResponseWriter, _ *http.Request) {
 			var b strings.Builder

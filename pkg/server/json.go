@@ -9,7 +9,6 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"net/netip"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -238,13 +237,8 @@ type refusal struct {
 // headers alone.
 func (j *JSON) refuse(r *http.Request) *refusal {
 	if j.From == JSONFromLoopback {
-		if !fromLoopback(r) {
-			return &refusal{http.StatusForbidden, "/json takes requests from loopback addresses only, not from " + r.RemoteAddr}
-		}
-		if name := web.Forwarded(r.Header); name != "" {
-			return &refusal{
-				http.StatusForbidden, "/json takes requests of this machine only, and a proxy forwarded this one: it has the header " + name,
-			}
+		if reason := web.FromLoopback(r); reason != "" {
+			return &refusal{http.StatusForbidden, "/json takes requests of this machine only, from loopback to loopback: " + reason}
 		}
 	}
 	if j.AnyClient {
@@ -266,11 +260,6 @@ func (j *JSON) refuse(r *http.Request) *refusal {
 		}
 	}
 	return nil
-}
-
-func fromLoopback(r *http.Request) bool {
-	from, err := netip.ParseAddrPort(r.RemoteAddr)
-	return err == nil && from.Addr().Unmap().IsLoopback()
 }
 
 // refuseContent returns the first reason why /json does not take a request, nil without one.

@@ -155,7 +155,7 @@ func TestJSONTakesRequestsOfThisMachineOnly(t *testing.T) {
 		{"usual", JSON{}, "127.0.0.1:1", nil, 200, "overallCode"},
 		{"loopback_of_version_6", JSON{}, "[::1]:1", nil, 200, ""},
 		{"version_4_in_version_6", JSON{}, "[::ffff:127.0.0.1]:1", nil, 200, ""},
-		{"another_machine", JSON{}, "192.0.2.1:1", nil, 403, "from loopback addresses only, not from 192.0.2.1:1"},
+		{"another_machine", JSON{}, "192.0.2.1:1", nil, 403, "from loopback to loopback: it comes from 192.0.2.1:1"},
 		{"no_address", JSON{}, "@", nil, 403, "loopback"},
 		{"another_machine_allowed", JSON{From: JSONFromAnywhere}, "192.0.2.1:1", nil, 200, ""},
 		{"forwarded", JSON{}, "127.0.0.1:1", map[string]string{"X-Forwarded-For": "192.0.2.1"}, 403, "X-Forwarded-For"},

@@ -19,10 +19,19 @@ const (
 	maxClients = 1000 // addresses with wrong tokens of the last minute
 )
 
+// The bounds of connections that have shown the right token.
+const (
+	provenAge = time.Hour // since then
+	maxProven = 1000
+)
+
 // Tokens checks the tokens that clients show, and bounds guesses. A Tokens refuses the next token
 // of an address with too many wrong ones, and does not compare it. While all addresses together
 // show too many, those without a wrong one in the last minute may still try. Programs on this
 // machine count as one address, which the others do not affect: an operator always has a way in.
+//
+// The tokens of a connection that has shown the right one in the last hour are compared also beyond
+// these bounds, until one is wrong: other programs at the address do not keep its client out.
 // All methods are safe for concurrent use.
 type Tokens struct {
 	current  func() string
@@ -32,6 +41,7 @@ type Tokens struct {
 	mu      sync.Mutex // guards the rest
 	wrong   algorithms.State
 	clients map[netip.Prefix]client
+	proven  map[netip.AddrPort]algorithms.Instant // connections, by their last right token
 }
 
 // client is an address that showed a wrong token in the last minute.
@@ -50,7 +60,7 @@ func (c *client) quiet(now algorithms.Instant) bool {
 // for concurrent use.
 func NewTokens(current func() string) *Tokens {
 	return &Tokens{
-		current: current, begun: time.Now(), clients: make(map[netip.Prefix]client),
+		current: current, begun: time.Now(), clients: make(map[netip.Prefix]client), proven: make(map[netip.AddrPort]algorithms.Instant),
 		one: algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: wrongOfOne, Period: time.Minute},
 		all: algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 1, Period: time.Second, Burst: wrongOfAll},
 	}
@@ -67,6 +77,45 @@ func (t *Tokens) Check(address, shown string) (right bool, wait time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := algorithms.Instant(time.Since(t.begun))
+	right, wait = t.checkLocked(from, digest, now)
+	at, err := netip.ParseAddrPort(address)
+	switch {
+	case err != nil: // a socket in a file: all its connections have one address
+	case right:
+		t.proveLocked(at, now)
+	case wait > 0 && t.provenLocked(at, now) && t.equal(digest):
+		t.proveLocked(at, now)
+		return true, 0
+	default:
+		delete(t.proven, at)
+	}
+	return right, wait
+}
+
+// proveLocked notes the right token of a connection. At the bound any other one goes.
+func (t *Tokens) proveLocked(at netip.AddrPort, now algorithms.Instant) {
+	if _, known := t.proven[at]; !known && len(t.proven) >= maxProven {
+		for other := range t.proven {
+			if !t.provenLocked(other, now) {
+				delete(t.proven, other)
+			}
+		}
+		for other := range t.proven {
+			if len(t.proven) < maxProven {
+				break
+			}
+			delete(t.proven, other)
+		}
+	}
+	t.proven[at] = now
+}
+
+func (t *Tokens) provenLocked(at netip.AddrPort, now algorithms.Instant) bool {
+	last, known := t.proven[at]
+	return known && now-last < algorithms.Instant(provenAge)
+}
+
+func (t *Tokens) checkLocked(from netip.Prefix, digest [sha256.Size]byte, now algorithms.Instant) (right bool, wait time.Duration) {
 	c, known := t.clients[from]
 	if known && c.last == digest {
 		return t.equal(digest), 0

@@ -72,6 +72,53 @@ func TestTheRightTokenCostsNothing(t *testing.T) {
 	})
 }
 
+// Any program on this machine can show wrong tokens. A client keeps its open connection.
+func TestWrongTokensDoNotKeepOutAConnectionThatHasShownTheRightOne(t *testing.T) {
+	const open, other = "127.0.0.1:5000", "127.0.0.1:6000"
+	synctest.Test(t, func(t *testing.T) {
+		k := newTokens()
+		if !right(k, open) {
+			t.Fatal("refused at first")
+		}
+		for range 100 {
+			guess(k, here, 100)
+			if !right(k, open) {
+				t.Fatal("the open connection is refused")
+			}
+			if right(k, other) {
+				t.Fatal("a new connection is admitted beyond the bound")
+			}
+			time.Sleep(provenAge / 2)
+		}
+		guess(k, here, 100)
+		if n := guess(k, open, 100); n != 0 || right(k, open) {
+			t.Errorf("a connection with a wrong token: %d compared, right %t; want its proof gone, else guesses have no bound", n, right(k, open))
+		}
+		time.Sleep(time.Minute)
+		if !right(k, open) {
+			t.Fatal("refused after a minute")
+		}
+		time.Sleep(provenAge)
+		if guess(k, here, 100); right(k, open) {
+			t.Error("admitted an hour after its last right token")
+		}
+	})
+}
+
+func TestConnectionsThatHaveShownTheRightTokenAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newTokens()
+		for i := range 3 * maxProven {
+			if !right(k, fmt.Sprintf("127.0.0.1:%d", 1+i)) {
+				t.Fatalf("connection %d is refused", i)
+			}
+		}
+		if n := len(k.proven); n != maxProven {
+			t.Errorf("%d are kept, want %d", n, maxProven)
+		}
+	})
+}
+
 // A probe with an old token must not keep out the operator at its address.
 func TestTheSameWrongTokenIsOneGuess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -169,8 +169,8 @@ func Named(host string, names []string) bool {
 		host = name
 	}
 	host = strings.TrimSuffix(host, ".")
-	if _, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")); err == nil {
-		return true
+	if ip, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")); err == nil {
+		return ip.Zone() == "" // a zone may be any text, such as the name of another site
 	}
 	same := func(name string) bool { return strings.EqualFold(strings.TrimSuffix(name, "."), host) }
 	return same("localhost") || slices.ContainsFunc(names, same)
@@ -190,4 +190,39 @@ func Forwarded(h http.Header) string {
 		}
 	}
 	return ""
+}
+
+// FromLoopback returns why a request may have come from another machine, "" for a request of this
+// one. Both addresses of its connection must be of loopback: a proxy beside the program, as in a
+// mesh, has one of its own. And no header may say that a proxy has forwarded the request.
+func FromLoopback(r *http.Request) (reason string) {
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil || !from.Addr().Unmap().IsLoopback() {
+		return "it comes from " + r.RemoteAddr
+	}
+	if to, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && !to.IP.IsLoopback() {
+		return "it came to " + to.String()
+	}
+	if name := Forwarded(r.Header); name != "" {
+		return "a proxy forwarded it: it has the header " + name
+	}
+	return ""
+}
+
+// Local returns a page for requests of this machine, by a name or an address of this machine. Other
+// requests get 403.
+func (p Page) Local() Page {
+	handle := p.Handle
+	p.Handle = func(w http.ResponseWriter, r *http.Request) {
+		reason := FromLoopback(r)
+		if reason == "" && !Named(r.Host, nil) {
+			reason = fmt.Sprintf("it asks for the host %q", r.Host)
+		}
+		if reason != "" {
+			Text(w, http.StatusForbidden, "this page is for requests to a loopback address of this machine, as by kubectl port-forward: "+reason)
+			return
+		}
+		handle(w, r)
+	}
+	return p
 }

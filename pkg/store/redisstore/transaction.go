@@ -364,8 +364,9 @@ func (t *transaction) settle() {
 		switch c.Hits = in.hits; {
 		case unsent:
 		case t.err != nil:
+			// Redis may have charged the call, and is charged once more.
 			c.Hits = max(c.Hits, 0)
-			o.metrics.unknownHits.Add(uint64(c.Hits))
+			o.metrics.unknownHits.Add(uint64(max(t.charges[i].Hits, 0) + c.Hits - in.hits))
 		default:
 			at = t.appliedAt(i)
 			c.Hits -= t.hitsOf(i)

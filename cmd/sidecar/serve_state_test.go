@@ -140,3 +140,22 @@ func TestARedisThatAnswersCountsTheFleetInPlaceOfTheSetting(t *testing.T) {
 		t.Errorf("the log says that Redis was away:\n%s", log)
 	}
 }
+
+// A key that was blocked stays blocked.
+func TestASidecarThatStartsWithoutRedisHasTheLastGrants(t *testing.T) {
+	redis := parts.RedisFor(t, parts.RedisOptions{})
+	args := []string{
+		"--rules", rulesFile(t, rulesOf("5")), "--state-dir", t.TempDir(),
+		"--store=redis", "--redis-url=redis://" + redis.Address(), "--redis-timeout=10s",
+	}
+	r := start(t, args...)
+	if _, err := command(t, "grant", "--server="+r.address["admin tcp"], "test", "user=x", "--block", "--for=1h", "--reason=scraper"); err != nil {
+		t.Fatal(err)
+	}
+	r.stop(t)
+	redis.Kill()
+	r = start(t, args...)
+	if diff := cmp.Diff([]int{429}, r.take(t, 1)); diff != "" {
+		t.Errorf("after a restart without Redis (-want +got):\n%s", diff)
+	}
+}

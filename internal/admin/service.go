@@ -220,7 +220,7 @@ func (a *service) Grant(ctx context.Context, in *adminv1.GrantRequest) (*adminv1
 	}
 	given, replaced, err := a.options.Grants.Grant(ctx, render.FromGrant(in.GetGrant()))
 	if err != nil {
-		return nil, a.grantError(err)
+		return nil, a.grantError(ctx, err)
 	}
 	out := &adminv1.GrantResponse{Grant: render.Grant(a.options.Limiter, given), Replaced: render.Grant(nil, replaced)}
 	out.Kept, out.Durable = a.options.Grants.Kept()
@@ -257,14 +257,14 @@ func (a *service) Revoke(ctx context.Context, in *adminv1.RevokeRequest) (*admin
 	}
 	g, notKept, err := a.options.Grants.Revoke(ctx, in.GetId(), in.GetBy())
 	if err != nil {
-		return nil, a.grantError(err)
+		return nil, a.grantError(ctx, err)
 	}
 	return &adminv1.RevokeResponse{Grant: render.Grant(a.options.Limiter, g), NotKept: notKept}, nil
 }
 
 // grantError returns the status of an error of Grants. The operator gets the reason of each
 // failure, also of the store's.
-func (a *service) grantError(err error) error {
+func (a *service) grantError(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, limiter.ErrInvalidGrant):
 		return status.Error(codes.InvalidArgument, err.Error())
@@ -272,9 +272,9 @@ func (a *service) grantError(err error) error {
 		return status.Error(codes.NotFound, err.Error())
 	case errors.Is(err, limiter.ErrTooManyGrants):
 		return status.Error(codes.ResourceExhausted, err.Error())
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return a.options.Service.Status(err)
-	default:
+	case ctx.Err() != nil:
+		return a.options.Service.Status(ctx.Err())
+	default: // also when the store's own time was over
 		return status.Error(codes.Unavailable, err.Error())
 	}
 }

@@ -213,13 +213,11 @@ func (p *process) keepState(ctx context.Context) (err error) {
 	return p.register(p.state.Metrics())
 }
 
-// keepGrants loads the grants that are kept in Redis, or in the directory of the counts.
+// keepGrants loads the grants that are kept in Redis or in the directory of the counts.
 func (p *process) keepGrants(context.Context) error {
-	o := grants.Options{Limiter: p.limiter, Logger: p.Logger}
+	o := grants.Options{Limiter: p.limiter, Dir: p.State.Dir, Lock: p.directory, Logger: p.Logger}
 	if p.stores.redis != nil {
 		o.Redis = p.stores.redis
-	} else {
-		o.Dir, o.Lock = p.State.Dir, p.directory
 	}
 	keeper, err := grants.Open(p.signals.stop, o)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 func (k *Keeper) syncLocked(ctx context.Context) {
 	err := k.followLocked(ctx)
 	k.shared.warned = k.shared.warned && err != nil
+	k.shared.without.Store(!k.shared.loaded && len(k.slots) == 0)
 	if ctx.Err() != nil && k.shared.loaded {
 		return // the caller's time is over
 	}
@@ -25,7 +26,11 @@ func (k *Keeper) syncLocked(ctx context.Context) {
 		}
 		if missed, ok := s.away.Due(saysEvery); ok {
 			s.saidAway = true
-			logger.LogAttrs(ctx, slog.LevelWarn, "grants cannot be read from Redis: the last known ones go on",
+			text := "grants cannot be read from Redis: the last known ones go on"
+			if s.without.Load() {
+				text = "grants cannot be read from Redis: no grant is in force until Redis answers"
+			}
+			logger.LogAttrs(ctx, slog.LevelWarn, text, //nolint:sloglint // one of two texts
 				slog.Int("known", len(k.slots)), slog.String("error", err.Error()), slog.Uint64("not_logged", missed))
 		}
 	case s.failed.Swap(false) && s.saidAway:
@@ -62,6 +67,7 @@ func (k *Keeper) takeLocked(ctx context.Context, changes map[string]*limiter.Gra
 	if above > 0 {
 		k.warnAbove(ctx)
 	}
+	k.copyLocked(ctx, changes)
 	k.setLocked(changes)
 }
 

@@ -1,6 +1,7 @@
 package grants
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/weirproxy/weir/pkg/limiter"
 )
 
 // slow is a Redis with some grants that takes a while for each page, and breaks off before a page.
@@ -16,8 +19,9 @@ type slow struct {
 	values []string // of the slots s0, s1, …
 	takes  time.Duration
 	epoch  string
-	broken int // number of the first grant of a page that has no answer; 0: none
-	slots  int // number of the first slot
+	broken int            // number of the first grant of a page that has no answer; 0: none
+	slots  int            // number of the first slot
+	named  map[int]string // slots of some values, in place of their numbers
 	given  []string
 
 	refused int // number of the next changes that fail
@@ -37,6 +41,12 @@ func newSlow(t *testing.T, grants int) *slow {
 	return s
 }
 
+// append gives a grant.
+func (s *slow) append(g limiter.Grant) {
+	g.ID, g.Given, g.Rule = g.Entries[0].Value, time.Now(), "tenant"
+	s.values = append(s.values, item("", &g)[1]+" "+item("", &g)[2])
+}
+
 // Run implements [Redis].
 func (s *slow) Run(ctx context.Context, script string, _, args []string) ([]string, error) {
 	select {
@@ -49,8 +59,8 @@ func (s *slow) Run(ctx context.Context, script string, _, args []string) ([]stri
 			s.refused--
 			return nil, errors.New("refused")
 		}
-		s.most = max(s.most, (len(args)-5)/4)
-		for i := 5; i < len(args); i += 4 {
+		s.most = max(s.most, (len(args)-6)/4)
+		for i := 6; i < len(args); i += 4 {
 			s.given = append(s.given, args[i])
 		}
 		return []string{"ok", ""}, nil
@@ -62,17 +72,17 @@ func (s *slow) Run(ctx context.Context, script string, _, args []string) ([]stri
 	if err != nil {
 		return nil, err
 	}
-	if args[0] != s.epoch {
+	if args[0] != s.epoch || from > len(s.values) {
 		from = 0
 	}
 	if s.broken > 0 && from >= s.broken {
 		return nil, errors.New("broken off")
 	}
 	n := strconv.Itoa(len(s.values))
-	answer := []string{s.epoch, n, strconv.Itoa(from), n}
+	answer := []string{s.epoch, n, strconv.Itoa(from), n, "1000000000000"}
 	for i := from; i < min(len(s.values), from+pageSize); i++ {
 		s.read++
-		answer = append(answer, fmt.Sprint("s", s.slots+i), strconv.Itoa(i+1), s.values[i])
+		answer = append(answer, cmp.Or(s.named[i], fmt.Sprint("s", s.slots+i)), strconv.Itoa(i+1), s.values[i])
 	}
 	return answer, nil
 }

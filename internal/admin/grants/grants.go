@@ -2,12 +2,13 @@
 // Keeper checks a grant, keeps the grant in the best place that there is, puts the grant in force,
 // and logs each change.
 //
-// There are three places:
+// A Keeper keeps grants in one of three places:
 //
 //	memory             until the process ends
 //	a state directory  one file, to which each change is appended before it counts; see journal
 //	Redis              shared by all processes under one prefix, which look for changes about twice a
-//	                   second; see shared
+//	                   second; see shared. A state directory beside Redis has the last known grants,
+//	                   for a start without Redis
 //
 // A Keeper ends a grant by the wall clock of its process, also after a step of that clock. A grant
 // that has ended stays for the grace time, as the clock may have been wrong. See [limiter.Grant] for
@@ -37,9 +38,9 @@ const DefaultMax = 100_000
 type Options struct {
 	Limiter *limiter.Limiter    // with an Options.Now, the clock of the process
 	Max     int                 // most grants; 0 means DefaultMax
-	Dir     string              // where grants outlive the process; "" for none
+	Dir     string              // where grants outlive the process, or the last known ones of Redis; "" for none
 	Lock    *lockfile.Directory // of Dir, looked at before the file there is replaced; nil: nothing else uses Dir
-	Redis   Redis               // where processes share grants; nil: not. Must be nil with a Dir
+	Redis   Redis               // where processes share grants; nil: not
 	Logger  *slog.Logger
 }
 
@@ -73,18 +74,17 @@ func open(ctx context.Context, o Options, wall func() time.Time) (*Keeper, error
 	if o.Max < 0 {
 		return nil, fmt.Errorf("max grants: %d: must be at least 1", o.Max)
 	}
-	if o.Dir != "" && o.Redis != nil {
-		return nil, errors.New("a directory and Redis: must be one of the two")
-	}
 	o.Max = cmp.Or(o.Max, DefaultMax)
 	k := &Keeper{options: o, wall: wall, slots: make(map[string]*limiter.Grant), byID: make(map[string]string), ends: newEnds(wall)}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	switch {
-	case o.Dir != "":
+	if o.Redis != nil {
+		k.shared = &shared{redis: o.Redis, begun: time.Now()}
+	}
+	if o.Dir != "" {
 		k.openJournalLocked(ctx)
-	case o.Redis != nil:
-		k.shared = &shared{redis: o.Redis}
+	}
+	if o.Redis != nil {
 		ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 		defer cancel()
 		k.syncLocked(ctx)
@@ -101,8 +101,8 @@ const maxRule = 512
 
 // Grant keeps a grant and puts it in force, in place of an earlier one for the same key and limit.
 // Grant sets ID, Given and Rule. The errors wrap [limiter.ErrInvalidGrant],
-// [limiter.ErrNotGrantable] or [limiter.ErrTooManyGrants]; any other error says why Redis did not
-// keep the grant. After an error nothing has changed, unless Redis has not answered.
+// [limiter.ErrNotGrantable] or [limiter.ErrTooManyGrants]: then nothing has changed. Any other error
+// says why Redis has not confirmed the grant. The grant then is in force, or never will be.
 func (k *Keeper) Grant(ctx context.Context, in limiter.Grant) (given, replaced *limiter.Grant, err error) {
 	now := k.wall()
 	g := in
@@ -193,6 +193,9 @@ const notWritten = "the state directory cannot be written: "
 // Kept says where grants are kept, in words, and whether they outlive the process.
 func (k *Keeper) Kept() (where string, durable bool) {
 	if k.shared != nil && k.shared.failed.Load() {
+		if k.shared.without.Load() {
+			return "in Redis, which does not answer: no grant is known here yet", true
+		}
 		return "in Redis, which does not answer: the grants that were known last go on", true
 	} else if k.shared != nil {
 		return "in Redis, for all processes that share it", true

@@ -31,7 +31,7 @@ func empty(script string) ([]string, error) {
 	if strings.Contains(script, "HSET") {
 		return []string{"ok", ""}, nil
 	}
-	return []string{"", "0", "0", "0"}, nil
+	return []string{"", "0", "0", "0", "1000000000000"}, nil
 }
 
 // A Redis that does not answer keeps neither a list nor a scrape of the metrics waiting.

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/weirproxy/weir/pkg/limiter"
 )
 
 // journal is the file "grants" in a directory: one change on each line, in the order of the
@@ -23,7 +25,8 @@ type journal struct {
 	file   *os.File // nil while failed is set
 	size   int64    // of the changes in the file, in bytes
 	lines  int
-	failed error // of the last attempt to write; nil: all grants are in the file
+	at     change // the last position in Redis; without a slot: none
+	failed error  // of the last attempt to write; nil: all grants are in the file
 
 	tried time.Time     // instant of the last attempt that failed
 	wait  time.Duration // from tried to the next attempt; 0: none has failed since one succeeded
@@ -130,6 +133,14 @@ func (k *Keeper) writeAnewLocked() (file *os.File, size int64, err error) {
 		n, _ := to.Write(line) // Flush returns the error
 		size += int64(n)
 	}
+	if at := k.journal.at; k.shared != nil && at.Slot != "" {
+		line, err := at.line()
+		if err != nil {
+			return nil, 0, errors.Join(err, file.Close())
+		}
+		n, _ := to.Write(line)
+		size += int64(n)
+	}
 	err = to.Flush()
 	if err == nil {
 		err = k.journal.sync(file)
@@ -148,6 +159,32 @@ func (k *Keeper) writeAnewLocked() (file *os.File, size int64, err error) {
 		return nil, 0, errors.Join(err, file.Close(), os.RemoveAll(fresh))
 	}
 	return file, size, nil
+}
+
+// copyLocked keeps changes in Redis in the directory, if there is one. mu must be held.
+func (k *Keeper) copyLocked(ctx context.Context, changes map[string]*limiter.Grant) {
+	if k.journal == nil {
+		return
+	}
+	var lines []change
+	for at, g := range changes {
+		switch was := k.slots[at]; {
+		case g == nil && was != nil:
+			lines = append(lines, change{Slot: at})
+		case g != nil && (was == nil || was.ID != g.ID):
+			lines = append(lines, change{Slot: at, Grant: encode(g)})
+		}
+	}
+	k.appendLocked(ctx, lines...)
+}
+
+// reachLocked notes in the directory that all changes up to a version are known. mu must be held.
+func (k *Keeper) reachLocked(ctx context.Context) {
+	at := change{Slot: positionSlot, Epoch: k.shared.epoch, Version: k.shared.version}
+	if j := k.journal; j != nil && (at.Epoch != j.at.Epoch || at.Version != j.at.Version) {
+		j.at = at
+		k.appendLocked(ctx, at)
+	}
 }
 
 // holdDirLocked locks the directory, unless it is locked. mu must be held.
@@ -173,7 +210,11 @@ func (k *Keeper) journalFailedLocked(ctx context.Context, err error) {
 	j := k.journal
 	k.failures.Add(1)
 	if j.failed == nil {
-		k.options.Logger.LogAttrs(ctx, slog.LevelError, "grants cannot be kept: the next start knows only the ones that were kept before",
+		text := "grants cannot be kept: the next start knows only the ones that were kept before"
+		if k.shared != nil {
+			text = "the last grants of Redis cannot be kept: a start without Redis knows only the ones that were kept before"
+		}
+		k.options.Logger.LogAttrs(ctx, slog.LevelError, text, //nolint:sloglint // one of two texts
 			slog.String("file", j.path), slog.String("error", err.Error()))
 	}
 	j.failed = fmt.Errorf("%w", err)

@@ -18,7 +18,14 @@ type change struct {
 	Slot  string          `json:"slot"`
 	Grant json.RawMessage `json:"grant,omitempty"` // a record
 	Ended *time.Time      `json:"ended,omitempty"` // when the grant in the slot was seen to have ended, by the wall clock; nil: not yet
+
+	// With the slot positionSlot: up to which changes in Redis the lines before have all grants.
+	Epoch   string `json:"epoch,omitempty"`
+	Version uint64 `json:"version,omitempty"`
 }
+
+// positionSlot is the slot of no grant. The version before frees this slot, which changes nothing.
+const positionSlot = "redis"
 
 // maxLine bounds a line, in bytes. The longest grant takes 40 KB as JSON.
 const maxLine = 64 << 10

@@ -24,6 +24,8 @@ type saved struct {
 	bytes int                  // of slots, see sizeOf
 	above int                  // grants beyond the bounds, which are not in slots
 
+	at change // the last position in Redis; without a slot: none
+
 	lines int   // with a line break
 	size  int64 // of these lines, in bytes
 	plain int   // lines without a checksum
@@ -74,7 +76,11 @@ func (k *Keeper) openJournalLocked(ctx context.Context) {
 		logger.LogAttrs(ctx, slog.LevelInfo, "grants loaded", slog.Int("grants", len(k.slots)-len(k.ends.at)), slog.String("file", j.path))
 	}
 	j.size, j.lines = from.size, from.lines
-	if from.wrong+from.above+from.plain > 0 || j.spare(len(k.slots)) {
+	foreign := from.at.Slot != "" && k.shared == nil // from now on the file has grants that Redis does not have
+	if k.shared != nil && from.wrong+from.above == 0 {
+		j.at, k.shared.epoch, k.shared.version = from.at, from.at.Epoch, from.at.Version
+	}
+	if from.wrong+from.above+from.plain > 0 || foreign || j.spare(len(k.slots)) {
 		k.rewriteLocked(ctx)
 	} else if err := j.reopen(); err != nil {
 		k.journalFailedLocked(ctx, err)
@@ -139,6 +145,10 @@ func (s *saved) take(line []byte, fits func(grants, bytes int) bool) {
 	}
 	if err != nil {
 		s.fail(err)
+	}
+	if c.Slot == positionSlot {
+		s.at = c
+		return
 	}
 	was, grants, bytes := s.slots[c.Slot], len(s.slots), s.bytes
 	if was != nil {

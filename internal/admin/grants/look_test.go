@@ -46,7 +46,7 @@ func TestALookEndsWhenARepairDoesNotHelp(t *testing.T) {
 						repairs++
 						return []string{"ok", ""}, c.repair
 					}
-					return []string{brokenEpoch, "0", "0", "0"}, nil
+					return []string{brokenEpoch, "0", "0", "0", "1000000000000"}, nil
 				})
 				p.mu.Lock()
 				err := p.followLocked(t.Context())

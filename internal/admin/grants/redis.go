@@ -40,10 +40,13 @@ type shared struct {
 	warned  bool        // that Redis has lost grants, since the last look that succeeded
 	loaded  bool        // all grants were read once
 	counted time.Time
-	more    int    // grants in Redis beyond the known ones, at the last count
-	own     string // the grant that an operator gives or revokes here now: the line about the operator is the only one
+	begun   time.Time     // of the process, for lead
+	lead    time.Duration // the clock of Redis at the monotonic instant begun, as the last answer says; 0: unknown
+	more    int           // grants in Redis beyond the known ones, at the last count
+	own     string        // the grant that an operator gives or revokes here now: the line about the operator is the only one
 
 	unknown  atomic.Int64 // grants in Redis beyond the known ones, at the last look
+	without  atomic.Bool  // no grant is known as no look has come to its end
 	saidAway bool         // the log has a line about Redis that is away, and not yet the line about its return
 
 	away, lost, unread, above loglimit.Limiter // of lines that Redis can cause as often as it answers
@@ -75,16 +78,35 @@ func (s *shared) run(ctx context.Context, name string, args ...string) ([]string
 	return s.redis.Run(ctx, string(text), keys(), args)
 }
 
-// change runs a change.
+// change runs a change. After an error the change has been made, or never will be: Redis makes no
+// change after the caller has stopped to wait. When the clock of Redis has stepped, change learns
+// that and tries once more.
 func (k *Keeper) change(ctx context.Context, what string, args ...string) (outcome, was string, err error) {
+	for range 2 {
+		if outcome, was, err = k.changeOnce(ctx, what, args); err != nil || outcome != "late" {
+			return outcome, was, err
+		}
+		k.failures.Add(1)
+		if _, err := k.read(ctx, false); err != nil {
+			return "", "", fmt.Errorf("redis has not made the change: %w", err)
+		}
+	}
+	return "", "", errors.New("redis was too slow, and has not made the change")
+}
+
+func (k *Keeper) changeOnce(ctx context.Context, what string, args []string) (outcome, was string, err error) {
+	deadline := "0" // none
+	if s := k.shared; s.lead != 0 {
+		deadline = strconv.FormatInt((s.lead + time.Since(s.begun) + syncTimeout).Milliseconds(), 10)
+	}
 	past, now := strconv.FormatInt(k.ends.past.UnixMilli(), 10), strconv.FormatInt(k.wall().UnixMilli(), 10)
-	answer, err := k.shared.run(ctx, "change", append([]string{what, newID(), strconv.Itoa(k.options.Max), past, now}, args...)...)
+	answer, err := k.shared.run(ctx, "change", append([]string{what, newID(), strconv.Itoa(k.options.Max), past, now, deadline}, args...)...)
 	if err == nil && len(answer) != 2 {
 		err = errAnswer
 	}
 	if err != nil {
 		k.failures.Add(1)
-		return "", "", fmt.Errorf("redis has not confirmed the change: %w", err)
+		return "", "", fmt.Errorf("redis has not confirmed the change, so it may be in force all the same (it comes no later): %w", err)
 	}
 	return answer[0], answer[1], nil
 }

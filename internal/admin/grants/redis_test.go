@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 	"github.com/weirproxy/weir/test/parts"
@@ -385,6 +386,48 @@ func TestAGrantThatHasEndedMakesRoomInRedis(t *testing.T) {
 	a.wantLimit(t, "y", 5)
 	if n := grantsIn(t, r); n != 2 {
 		t.Errorf("Redis has %d grants, want 2", n)
+	}
+}
+
+// Redis stands still. The grant that was answered with an error never comes, and the answer says
+// that it might have come.
+func TestAGrantThatWasAnsweredWithAnErrorComesNoLater(t *testing.T) {
+	r := startRedis(t)
+	a, b := join(t, r), join(t, r)
+	kept, _ := a.give(t, of("x", 5))
+	soonLimit(t, "x", 5, a, b)
+	must.Do(t, r.Pause(t.Context()))
+	_, _, err := a.Grant(t.Context(), of("y", 0))
+	if err == nil || !strings.Contains(err.Error(), "it may be in force all the same") {
+		t.Errorf("got %v, want an error that the grant may be in force", err)
+	}
+	if _, _, err := b.Revoke(t.Context(), kept.ID, "me"); err == nil || !strings.Contains(err.Error(), "it may be in force all the same") {
+		t.Errorf("got %v, want an error that the revoke may be in force", err)
+	}
+	for _, p := range []*process{a, b} { // no look may be under way, and the deadline must have passed
+		soon(t, "a look has failed", func() bool { return p.shared.failed.Load() })
+	}
+	deadline := time.Now().Add(syncTimeout)
+	soon(t, "the deadline has passed", func() bool { return time.Now().After(deadline) })
+	must.Do(t, r.Continue())
+	soon(t, "grants are given again", func() bool { _, _, err := a.Grant(t.Context(), of("z", 7)); return err == nil })
+	soonLimit(t, "z", 7, a, b)
+	for _, p := range []*process{a, b} {
+		p.wantLimit(t, "y", 2)
+		p.wantLimit(t, "x", 5)
+	}
+}
+
+// The clock of Redis goes back or ahead, or another server takes over: a grant is given all the same.
+func TestAGrantIsGivenAfterAStepOfTheClockOfRedis(t *testing.T) {
+	r := startRedis(t)
+	a := join(t, r)
+	for i, ahead := range []time.Duration{-time.Hour, time.Hour} { // of the clock that the process believes Redis to have
+		a.mu.Lock()
+		a.shared.lead += ahead
+		a.mu.Unlock()
+		a.give(t, of("x", uint32(5+i)))
+		soonLimit(t, "x", uint32(5+i), a)
 	}
 }
 

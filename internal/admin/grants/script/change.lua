@@ -1,13 +1,17 @@
 -- A change of grants. KEYS as in sync.lua. The script needs no command that an older Weir did not need.
--- ARGV has the change, the epoch of an empty Redis, the most grants, two instants, and then one of these rows. The caller's clock has been
--- past the first instant for the grace time. The second one is now by that clock.
+-- ARGV has the change, the epoch of an empty Redis, the most grants, three instants, and then one of these rows. The caller's clock has been
+-- past the first instant for the grace time. The second one is now by that clock. After the third one, by the clock of Redis, nothing changes: the
+-- caller waits no more. 0 is no such instant.
 --   give     slot, until, JSON                   gives a grant, in place of the one in the slot.
 --   end      slot, the first bytes of the JSON   ends the grant in the slot if the JSON begins like that.
 --   restore  slot, until, JSON, start, …         gives grants in slots that have never changed in this epoch. With a start, gives the grant
 --                                                if the JSON in the slot begins like that.
 --   repair                                       begins a new epoch with the grants that are left, if some of the keys are lost.
--- Instants are Unix milliseconds. The answer is ok, full or unknown, and the value that was in the slot or "".
+-- Instants are Unix milliseconds. The answer is ok, full, unknown or late, and the value that was in the slot or "".
 if redis.replicate_commands then redis.replicate_commands() end -- Redis before version 7 needs this call to write after TIME
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+if tonumber(ARGV[6]) > 0 and now > tonumber(ARGV[6]) then return {'late', ''} end
 local grants, changes, ends, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local known = redis.call('HMGET', meta, 'epoch', 'version', 'floor', 'grants')
 local epoch, version, floor = known[1], tonumber(known[2]) or 0, tonumber(known[3]) or 0
@@ -35,10 +39,8 @@ epoch = epoch or ARGV[2]
 
 -- Grants go for good when they have ended by the caller's clock for the grace time, and by the clock of Redis. Ten seconds are for clocks that
 -- differ a little. So one wrong clock costs no grant.
-local time = redis.call('TIME')
-local over = time[1] * 1000 + math.floor(time[2] / 1000) - 10000
 local function ended(by, most)
-  return redis.call('ZRANGEBYSCORE', ends, '-inf', string.format('%.0f', math.min(over, tonumber(by))), 'LIMIT', 0, most)
+  return redis.call('ZRANGEBYSCORE', ends, '-inf', string.format('%.0f', math.min(now - 10000, tonumber(by))), 'LIMIT', 0, most)
 end
 for _, slot in ipairs(ended(ARGV[4], 1000)) do put(slot, '') end
 
@@ -67,24 +69,24 @@ local function room()
 end
 
 if ARGV[1] == 'give' then
-  local was = redis.call('HGET', grants, ARGV[6]) or ''
+  local was = redis.call('HGET', grants, ARGV[7]) or ''
   if was == '' and not room() then
     answer = {'full', ''}
   else
-    put(ARGV[6], ARGV[7] .. ' ' .. ARGV[8])
+    put(ARGV[7], ARGV[8] .. ' ' .. ARGV[9])
     answer[2] = was
   end
 elseif ARGV[1] == 'end' then
-  local was = redis.call('HGET', grants, ARGV[6]) or ''
+  local was = redis.call('HGET', grants, ARGV[7]) or ''
   local json = string.match(was, '^%d+ (.*)$')
-  if json and string.sub(json, 1, #ARGV[7]) == ARGV[7] then
-    put(ARGV[6], '')
+  if json and string.sub(json, 1, #ARGV[8]) == ARGV[8] then
+    put(ARGV[7], '')
     answer[2] = was
   else
     answer = {'unknown', ''}
   end
 elseif ARGV[1] == 'restore' then
-  for i = 6, #ARGV, 4 do
+  for i = 7, #ARGV, 4 do
     local was, start = redis.call('HGET', grants, ARGV[i]), ARGV[i + 3]
     local json = was and string.match(was, '^%d+ (.*)$')
     if start ~= '' and json and string.sub(json, 1, #start) == start then

@@ -30,8 +30,8 @@ const (
 // show too many, those without a wrong one in the last minute may still try. Programs on this
 // machine count as one address, which the others do not affect: an operator always has a way in.
 //
-// The tokens of a connection that has shown the right one in the last hour are compared also beyond
-// these bounds, until one is wrong: other programs at the address do not keep its client out.
+// A connection that has shown the right token in the last hour has no bound until one is wrong.
+// Other programs at the address do not keep its client out.
 // All methods are safe for concurrent use.
 type Tokens struct {
 	current  func() string

@@ -216,7 +216,7 @@ func (p Page) Local() Page {
 	p.Handle = func(w http.ResponseWriter, r *http.Request) {
 		reason := FromLoopback(r)
 		if reason == "" && !Named(r.Host, nil) {
-			reason = fmt.Sprintf("it asks for the host %q", r.Host)
+			reason = fmt.Sprintf("the request is for the host %q", r.Host)
 		}
 		if reason != "" {
 			Text(w, http.StatusForbidden, "this page is for requests to a loopback address of this machine, as by kubectl port-forward: "+reason)

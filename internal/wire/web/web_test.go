@@ -36,7 +36,7 @@ func TestALocalPageIsForRequestsFromLoopbackToLoopback(t *testing.T) {
 		"another machine":       {"192.0.2.1:5000", "10.0.0.5:6070", "10.0.0.5:6070", "", "it comes from 192.0.2.1:5000"},
 		"a mesh":                {"127.0.0.6:5000", "10.0.0.5:6070", "10.0.0.5:6070", "", "it came to 10.0.0.5:6070"},
 		"a proxy":               {"127.0.0.1:5000", "127.0.0.1:6070", "localhost", "X-Forwarded-For", "it has the header X-Forwarded-For"},
-		"a name of another one": {"127.0.0.1:5000", "127.0.0.1:6070", "evil.example", "", `it asks for the host "evil.example"`},
+		"a name of another one": {"127.0.0.1:5000", "127.0.0.1:6070", "evil.example", "", `the request is for the host "evil.example"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			to, err := net.ResolveTCPAddr("tcp", c.to)

@@ -102,6 +102,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			continue
 		}
 		for _, mode := range o.modes {
+			if s.holds > 0 && mode != o.modes[0] {
+				continue // no lease has a limit on requests in flight
+			}
 			c.args = append([]string{"--sharing=" + mode}, o.more...)
 			r, err := measure(ctx, s, c)
 			if err != nil {

@@ -19,7 +19,10 @@ func line(cells ...string) string { return "| " + strings.Join(cells, " | ") + "
 
 // row returns the line of a run.
 func (r *result) row(s *scenario, mode string) string {
-	over, worst := fmt.Sprintf("%d = %s", r.over, share(r.overShare)), share(r.worst)
+	over, worst := fmt.Sprintf("%d = %s", r.over, share(r.overShare)), "–"
+	if r.worst > 0 {
+		worst = share(r.worst) + ", " + r.names[r.worstKey]
+	}
 	during, after, recovery := share(r.during), share(r.after), fmt.Sprintf("%.1f s", r.recovery.Seconds())
 	if r.recovery == neverWithin {
 		recovery = "not seen"

@@ -28,7 +28,8 @@ type result struct {
 	crowd   int           // of holds: requests in flight above the limits
 	long    time.Duration // the same: for how long
 	why     map[string]int
-	missing int // hits of a limit of a day that were admitted, and that Redis does not count at the end
+	names   []string // of the keys
+	missing int      // hits of a limit of a day that were admitted, and that Redis does not count at the end
 	shares  figures
 	alarms  []string // of metrics that contradict the clients
 }
@@ -145,6 +146,9 @@ func (s *scenario) clients(of *course) (func(context.Context, *fleet, time.Time,
 			})
 		}
 		clients.Wait()
+		for _, k := range p.keys {
+			r.names = append(r.names, k.name)
+		}
 		t := truth{limits: p.limits(), run: slices.Concat(runs...), partly: p.keys[p.partly]}
 		for _, e := range t.run {
 			if e.outcome == allowed && e.keys[0] == p.partly {

@@ -35,6 +35,7 @@ type verdict struct {
 	over            int     // hits admitted beyond the promises, of all keys: a lower bound
 	overShare       float64 // percent of the hits that one process would have admitted
 	worst           float64 // the same of the key with most
+	worstKey        int
 	during, after   float64 // percent of the hits that one process would have admitted and the fleet denied
 	recovery        time.Duration
 	errors          int
@@ -76,9 +77,11 @@ func judge(limits []algorithms.Limit, run []exchange, o outage, timeout time.Dur
 		}
 	}
 	expected := 0
-	for _, c := range promise.Judge(limits, history, 0) {
+	for key, c := range promise.Judge(limits, history, 0) {
 		v.over, expected = v.over+c.Over, expected+c.Expected
-		v.worst = max(v.worst, percent(c.Over, c.Expected))
+		if part := percent(c.Over, c.Expected); part > v.worst {
+			v.worst, v.worstKey = part, key
+		}
 	}
 	v.overShare = percent(v.over, expected)
 	last := int64(0)

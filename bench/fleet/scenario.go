@@ -48,6 +48,7 @@ func scenarios() []scenario {
 		{name: "start-sized", what: "the same, with --fleet-size=4", away: true, fault: unreachable, args: sized},
 		{name: "rolling", what: "all sidecars are restarted in turn while Redis is away", fault: rolling},
 		{name: "rolling-sized", what: "the same, with --fleet-size=4", fault: rolling, args: sized},
+		{name: "rolling-kept", what: "the same, with --state-dir", fault: rolling, args: []string{"--state-dir=STATE"}},
 		{name: "shard", what: "a cluster of which one of three shards answers nothing", topology: cluster, several: true, fault: shardPaused},
 		{name: "late", what: "each answer of Redis takes 12 ms", always: true, fault: late(12*time.Millisecond, 0)},
 		{name: "jitter", what: "answers of Redis take 0 to 25 ms", always: true, fault: late(12500*time.Microsecond, 12500*time.Microsecond)},

@@ -66,3 +66,53 @@ func TestAFleetWithLeasesStaysWithinItsLimitWhileTheStoreIsLate(t *testing.T) {
 		t.Error("nothing was decided from leases")
 	}
 }
+
+// A process without an answer decides alone, by its share of the hits that were left at its last
+// answer. The others go on with the store. So the fleet passes a limit by these shares at most,
+// also if the store has decided and only the answer is lost.
+func TestLostAnswersCostTheSharesOfTheProcessesThatLoseThem(t *testing.T) {
+	beyond := int64(0)
+	inOutages(t, race.Scale(80), func(t *testing.T, r *rand.Rand) {
+		n := 2 + r.IntN(4)
+		f, end := newFleet(t, r, n, 0)
+		defer end()
+		midnight()
+		limit := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: uint32(n + r.IntN(500)), Period: 24 * time.Hour}
+		seen, alone, most := make([]int64, n), make([]int64, n), make([]int64, n)
+		total := int64(0)
+		for range 4 * int(limit.Requests) {
+			i := r.IntN(n)
+			if r.IntN(20) == 0 {
+				f.links[i].is.Store(r.Int32N(void + 1))
+			}
+			state := store.State{}
+			c := store.Charge{Key: []byte("key"), Limit: limit, Hits: 1, Left: &state}
+			admitted, _ := f.take(t, f.procs[i], []store.Charge{c}, r.IntN(2) == 0)
+			if admitted {
+				total++
+			}
+			switch {
+			case state.Source == store.Asked:
+				seen[i], alone[i] = f.hub.count(&c), 0 // the store is told before it is asked
+			case state.Source == store.Without && admitted:
+				alone[i]++
+				most[i] = max(most[i], alone[i])
+			}
+			if share := max(int64(limit.Requests)-seen[i], 0) / int64(n); alone[i] > share {
+				t.Fatalf("process %d of %d saw %d of %d hits, and admitted %d alone; its share is %d", i, n, seen[i], limit.Requests, alone[i], share)
+			}
+			time.Sleep(time.Duration(r.Int64N(int64(50 * time.Millisecond))))
+		}
+		bound := int64(limit.Requests)
+		for i := range most {
+			bound += most[i]
+		}
+		if total > bound {
+			t.Errorf("%d processes: %d hits were admitted; the bound is %d of a limit of %d", n, total, bound, limit.Requests)
+		}
+		beyond += max(0, total-int64(limit.Requests))
+	})
+	if beyond == 0 {
+		t.Error("no fleet admitted more than its limit: the schedules show nothing")
+	}
+}

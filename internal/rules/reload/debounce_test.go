@@ -2,6 +2,7 @@ package reload
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/lab"
+	"github.com/weirproxy/weir/internal/testing/logtest"
 	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -95,6 +97,60 @@ func TestWithoutEventsSourcesAreLookedAt(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		if got := r.Status().Loads; got != 2 {
 			t.Errorf("loads after nothing changed: got %d, want 2", got)
+		}
+	})
+}
+
+// rulesUpTo is a document with that many rules.
+func rulesUpTo(n int) string {
+	var b strings.Builder
+	b.WriteString("domain: a\ndescriptors:\n")
+	for i := range n {
+		fmt.Fprintf(&b, "- {key: k%d, rate_limit: {unit: second, requests_per_unit: 1}}\n", i)
+	}
+	return b.String()
+}
+
+// A program writes a rule file in place, and pauses for longer than the debounce time. What it has
+// written so far is valid.
+func TestAFileThatLosesMostOfItsRulesIsReadOnceMore(t *testing.T) {
+	const said = "a rule file became shorter and lost most of its rules: it is read once more"
+	file := filepath.Join(t.TempDir(), "a.yaml")
+	write := func(rules int) {
+		t.Helper()
+		must.Do(t, os.WriteFile(file, []byte(rulesUpTo(rules)), 0o600))
+	}
+	synctest.Test(t, func(t *testing.T) {
+		log := new(logtest.Log)
+		r, l := polling(t, file, descriptors.Options{})
+		r.options.Logger = slog.New(slog.NewTextHandler(log, nil))
+		write(10)
+		must.Do(t, r.Load(t.Context()))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() { _ = r.run(ctx, nil) }()
+		count := func() int { return l.Rules().Count() }
+
+		time.Sleep(29 * time.Second)
+		write(4)                            // seen at 30 s, the same at 30.1 s
+		time.Sleep(1150 * time.Millisecond) // 30.15 s
+		if got := count(); got != 10 || strings.Count(log.String(), said) != 1 {
+			t.Errorf("before the second look: %d rules are in force, want 10, and one line that says so\n%s", got, log)
+		}
+		write(10) // the writer goes on
+		time.Sleep(time.Second)
+		if got := count(); got != 10 || strings.Contains(log.String(), "rules removed") {
+			t.Errorf("once the file is whole: %d rules, want 10, and that it never lost one\n%s", got, log)
+		}
+		for _, c := range []struct {
+			rules int
+			said  int
+		}{{5, 1}, {2, 2}, {9, 2}} { // half of the rules; less than half, and meant; more rules
+			write(c.rules)
+			time.Sleep(31 * time.Second)
+			if got := count(); got != c.rules || strings.Count(log.String(), said) != c.said {
+				t.Errorf("%d rules are in force, want %d, and %d lines so far that a file is read once more\n%s", got, c.rules, c.said, log)
+			}
 		}
 	})
 }

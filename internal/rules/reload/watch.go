@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
 const (
@@ -28,7 +30,8 @@ const (
 // the sources once no relevant file has changed for the debounce time. New content comes into
 // force, so that one swap of a Kubernetes ConfigMap is one reload, and a touch is no reload. On a
 // file system without events, Run compares the sources at every poll time, and reads a changed file
-// again until two readings are equal. Without sources, Run only waits.
+// again until two readings are equal. So does a file that became shorter and lost most of its rules.
+// Without sources, Run only waits.
 func (r *Reloader) Run(ctx context.Context) error {
 	if len(r.options.Paths) == 0 && r.options.Settings == "" {
 		<-ctx.Done()
@@ -92,6 +95,7 @@ type watch struct {
 	timer   <-chan time.Time // ends the debounce time; nil when no change waits
 	since   time.Time        // of the first change that waits
 	polled  *reading         // by the last poll, when no event announced the change that waits
+	doubted *reading         // the last one, if it must be read again, see doubts
 	tables  []string         // the paths of the tables that are followed, sorted
 }
 
@@ -115,6 +119,10 @@ func (w *watch) reload(ctx context.Context) {
 		return
 	}
 	w.polled = nil
+	if w.doubts(ctx, read) {
+		w.wait(time.Now())
+		return
+	}
 	if !w.reloadChanged(ctx, read) {
 		w.options.Logger.LogAttrs(ctx, slog.LevelDebug, "rules unchanged")
 		return
@@ -123,6 +131,64 @@ func (w *watch) reload(ctx context.Context) {
 	if w.follow(ctx); !slices.Equal(followed, w.tables) {
 		w.wait(time.Now()) // a change of a new table before it was followed caused no event
 	}
+}
+
+// doubts reports whether files must be read once more: a file has become shorter and would lose more
+// than half of its rules. A part of a rule file is often a rule file too, and a program that writes
+// it in place may pause. The same content once more is meant.
+func (w *watch) doubts(ctx context.Context, read reading) bool {
+	before := w.doubted
+	w.doubted = nil
+	if before != nil && read.equal(*before) {
+		return false
+	}
+	file, was, is := w.cutOff(read)
+	if file == "" {
+		return false
+	}
+	w.doubted = &read
+	if before == nil {
+		w.options.Logger.LogAttrs(ctx, slog.LevelWarn, "a rule file became shorter and lost most of its rules: it is read once more",
+			slog.String("file", file), slog.Int("rules_before", was), slog.Int("rules", is), slog.Duration("after", debounce))
+	}
+	return true
+}
+
+// cutOff returns a file of a reading that is shorter than in force and has less than half as many
+// rules, with both numbers; "" without one, and for a reading with mistakes, which is refused.
+func (r *Reloader) cutOff(read reading) (file string, was, is int) {
+	r.mu.Lock()
+	sizes := make(map[string]int, len(r.files))
+	for _, s := range r.files {
+		sizes[s.Name] = len(s.Data)
+	}
+	r.mu.Unlock()
+	shorter := func(s descriptors.Source) bool { return len(s.Data) < sizes[s.Name] }
+	if read.err != nil || !slices.ContainsFunc(read.sources, shorter) {
+		return "", 0, 0
+	}
+	rules, _, err := r.judge(read.sources, nil)
+	if err != nil {
+		return "", 0, 0
+	}
+	before, now := rulesOf(r.options.Limiter.Rules()), rulesOf(rules)
+	for _, s := range read.sources {
+		if shorter(s) && 2*now[s.Name] < before[s.Name] {
+			return s.Name, before[s.Name], now[s.Name]
+		}
+	}
+	return "", 0, 0
+}
+
+// rulesOf counts the rules of each file, as [descriptors.Rules.Count] counts.
+func rulesOf(rules *descriptors.Rules) map[string]int {
+	all := make(map[string]int)
+	for _, r := range rules.All() {
+		if len(r.Limits) > 0 || r.Unlimited {
+			all[r.File]++
+		}
+	}
+	return all
 }
 
 // follow watches the directories in which the sources are now.

@@ -27,7 +27,7 @@ func TestAnswersAreThoseOfTheReference(t *testing.T) {
 			performAll(t, scripts, keys, func() []string {
 				programs++
 				return []string{
-					"REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + redis.Address(), "REDIS_KEY_FORMAT=" + keys, fmt.Sprintf("CACHE_KEY_PREFIX=%d-", programs), patient,
+					"REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + redis.Address(), "REDIS_KEY_FORMAT=" + keys, fmt.Sprintf("CACHE_KEY_PREFIX=%d-", programs),
 				}
 			})
 		})

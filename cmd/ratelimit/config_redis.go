@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/weirproxy/weir/internal/settings"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
@@ -27,8 +29,13 @@ func redisType(to *string) settings.Value {
 	return settings.OneOfAnyCase(to, kinds, kinds...)
 }
 
+// opTimeout is the default of REDIS_OP_TIMEOUT. In the original a call of Redis ends with its
+// caller only. Its REDIS_TIMEOUT, which bounds connecting, has this default.
+const opTimeout = 10 * time.Second
+
 func (c *config) completeRedis() []error {
 	r := &c.raw
+	c.Redis.Timeout = cmp.Or(c.Redis.Timeout, opTimeout)
 	if c.Backend == "" {
 		c.Backend = backendMemory
 		if r.redis.url != "" {

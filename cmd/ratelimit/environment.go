@@ -174,9 +174,9 @@ func moreVariables(c *config) []variable {
 	r := &c.raw
 	return []variable{
 		{"REDIS_KEY_FORMAT", settings.OneOfAnyCase(&c.OriginalKeys, []string{"ratelimit", "weir"}, true, false), "ratelimit"},
-		{"REDIS_OP_TIMEOUT", duration(&c.Redis.Timeout), "10ms"},
+		{"REDIS_OP_TIMEOUT", duration(&c.Redis.Timeout), opTimeout.String()},
 		{"WEIR_SHARING", settings.OneOf(&c.Limiter.Leased, []string{"exact", "leased"}, false, true), "exact"},
-		{"REDIS_PERSECOND_OP_TIMEOUT", duration(new(time.Duration)), "10ms"},
+		{"REDIS_PERSECOND_OP_TIMEOUT", duration(new(time.Duration)), opTimeout.String()},
 		{"WEIR_MAX_RULES_BYTES", settings.Integer(&c.Rules.MaxBytes, 1, math.MaxInt32), strconv.Itoa(descriptors.DefaultMaxBytes)},
 		{"WEIR_ADMIN_ADDRESS", text(&c.Admin.Address, listenAddress), "127.0.0.1:8082"},
 		{"WEIR_ADMIN_TOKEN_FILE", text(&c.AdminAccess.TokenFile.Path, nil), ""},

@@ -143,7 +143,7 @@ func TestNoEnvironmentIsTheOriginalsDefaultsAndMemory(t *testing.T) {
 			},
 		},
 		LogLevel: slog.LevelWarn, ConfigType: configFile, DotFiles: true, Backend: backendMemory,
-		Redis: redisstore.Options{Timeout: 10 * time.Millisecond}, OriginalKeys: true, JitterSeconds: 300,
+		Redis: redisstore.Options{Timeout: 10 * time.Second}, OriginalKeys: true, JitterSeconds: 300,
 		Spans: tracing.Options{Service: "RateLimit", Protocol: tracing.ProtocolProtobuf, Ratio: 1},
 	}
 	got := read(t)
@@ -285,6 +285,7 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 		"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true":    {got: func(c config) any { return c.ReadyRequiresStore }, want: true},
 		"WEIR_FLEET_SIZE=7":                            {got: func(c config) any { return c.Store.FleetSize }, want: 7},
 		"WEIR_SHARING=leased":                          {got: func(c config) any { return c.Limiter.Leased }, want: true},
+		"REDIS_OP_TIMEOUT=0":                           {got: func(c config) any { return c.Redis.Timeout }, want: 10 * time.Second},
 		"REDIS_OP_TIMEOUT=50ms":                        {got: func(c config) any { return c.Redis.Timeout }, want: 50 * time.Millisecond},
 		"REDIS_KEY_FORMAT=WEIR":                        {got: func(c config) any { return c.OriginalKeys }, want: false},
 		"REDIS_PERSECOND=false":                        {with: []string{redisOn, "REDIS_PERSECOND_URL=/run/s"}, got: func(c config) any { return c.Redis.Seconds == nil }, want: true},

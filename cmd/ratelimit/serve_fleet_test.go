@@ -29,9 +29,6 @@ descriptors:
     rate_limits: [{unit: year, requests_per_unit: 3}, {unit: day, requests_per_unit: 5}]
 `
 
-// patient is for machines that have other things to do.
-const patient = "REDIS_OP_TIMEOUT=10s"
-
 // asOriginal plays what envoyproxy/ratelimit does with a key, and returns the count after it.
 func asOriginal(t *testing.T, redis *parts.Redis, key string, hits int) int64 {
 	t.Helper()
@@ -65,7 +62,7 @@ func TestOldAndNewPodsCountTogether(t *testing.T) {
 	window := strconv.FormatInt(time.Now().Unix()/year*year, 10)
 	with := func(more ...string) *running {
 		r := start(t, fleetRules, append(more, "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+redis.Address(),
-			"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true", patient, "CACHE_KEY_PREFIX=p:", "EXPIRATION_JITTER_MAX_SECONDS=10")...)
+			"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true", "CACHE_KEY_PREFIX=p:", "EXPIRATION_JITTER_MAX_SECONDS=10")...)
 		r.awaitPage(t, "http", "/healthcheck", http.StatusOK, "OK")
 		return r
 	}
@@ -140,7 +137,7 @@ func TestOldAndNewPodsCountTogetherInACluster(t *testing.T) {
 	t.Cleanup(cluster.Kill)
 	must.Do(t, cluster.DisableFailover(t.Context()))
 	r := start(t, fleetRules, "REDIS_SOCKET_TYPE=tcp", "REDIS_TYPE=CLUSTER", "REDIS_URL="+strings.Join(cluster.Addresses(), ","),
-		"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true", patient, "CACHE_KEY_PREFIX={fleet}")
+		"REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true", "CACHE_KEY_PREFIX={fleet}")
 	r.awaitPage(t, "http", "/healthcheck", http.StatusOK, "OK")
 	answer, err := r.ask(t, parseRequest(t, "edge | path=/search | path=/search,client=c1 | bucket=x"))
 	if got, want := show(t, answer, err), "OK | OK 10/6 left 9 reset | OK 5/6 left 4 reset | OK 3/6 left 2 reset"; got != want {
@@ -168,7 +165,7 @@ descriptors:
   - {key: bucket, rate_limit: {unit: second, requests_per_unit: 1000, algorithm: token_bucket}}
   - {key: slow, rate_limit: {unit: year, requests_per_unit: 3}}
 `, "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+redis.Address(), "REDIS_PERSECOND=true", "REDIS_PERSECOND_SOCKET_TYPE=tcp",
-		"REDIS_PERSECOND_URL="+seconds.Address(), "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true", patient, "EXPIRATION_JITTER_MAX_SECONDS=3600")
+		"REDIS_PERSECOND_URL="+seconds.Address(), "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true", "EXPIRATION_JITTER_MAX_SECONDS=3600")
 	r.awaitPage(t, "http", "/healthcheck", http.StatusOK, "OK")
 	for n := range 4 {
 		answer, err := r.ask(t, parseRequest(t, "edge | fast=x | slow=x | bucket=x"))

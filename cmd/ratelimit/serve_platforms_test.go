@@ -156,7 +156,7 @@ func TestCountsInRedisAreSharedByAllOfAPrefix(t *testing.T) {
 	redis := startRedis(t, parts.RedisOptions{})
 	with := func(prefix string) *running {
 		r := start(t, scripted, "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+redis.Address(), "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true",
-			patient, "CACHE_KEY_PREFIX="+prefix, "LOCAL_CACHE_SIZE_IN_BYTES=1000")
+			"CACHE_KEY_PREFIX="+prefix, "LOCAL_CACHE_SIZE_IN_BYTES=1000")
 		r.awaitPage(t, "http", "/healthcheck", http.StatusOK, "OK")
 		return r
 	}

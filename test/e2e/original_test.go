@@ -61,7 +61,7 @@ func runtimeRoot(t *testing.T, rules string) string {
 
 // withRedis is the environment that has cmd/ratelimit count in a Redis. Health tells when it does.
 func withRedis(r *parts.Redis) []string {
-	return []string{"REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + r.Address(), "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true", "REDIS_OP_TIMEOUT=10s"}
+	return []string{"REDIS_SOCKET_TYPE=tcp", "REDIS_URL=" + r.Address(), "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true"}
 }
 
 // awaitHealthy waits until health is good.

@@ -113,7 +113,7 @@ func (c *config) complete(set func(name string) bool) []error {
 	c.LogJSON = strings.EqualFold(r.logFormat, "json")
 	c.Rules.Paths = []string{filepath.Join(r.root, r.sub, r.app)}
 	if r.cacheBytes > 0 {
-		c.Store.DenyCache = shared.DefaultDenials
+		c.Store.DenyCache, c.Limiter.Remembered = shared.DefaultDenials, true
 	}
 	j := &c.Server.JSON
 	j.Refunds, j.Overrides = slices.Contains(r.allowedJSON, "refund"), slices.Contains(r.allowedJSON, "override")

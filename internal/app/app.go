@@ -341,11 +341,14 @@ func (r *Record) open(ctx context.Context, logger *slog.Logger) (*records.Record
 
 // report serves and sends metrics under the original's names.
 func (p *process) report(context.Context) (err error) {
-	p.figures, err = statistics.New(statistics.Options{
-		Limiter: p.limiter, Spent: p.server.Spent, Lost: p.server.Lost,
-		DeniedLocally: p.stores.DeniedLocally, DecidedWithout: p.stores.DecidedWithout,
+	o := statistics.Options{
+		Limiter: p.limiter, Spent: p.server.Spent, Lost: p.server.Lost, DecidedWithout: p.stores.DecidedWithout,
 		Loads: func() (succeeded, refused uint64) { now := p.reloader.Status(); return now.Loads, now.Refusals },
-	})
+	}
+	if p.stores.shared != nil && p.Limiter.Remembered {
+		o.LocalCache = p.stores.Remembered
+	}
+	p.figures, err = statistics.New(o)
 	if err != nil {
 		return err
 	}

@@ -130,13 +130,8 @@ func (s *Stores) register(registry prometheus.Registerer) error {
 	}))
 }
 
-// DeniedLocally returns how many hits were denied from memory without asking Redis.
-func (s *Stores) DeniedLocally() uint64 {
-	if s.shared == nil {
-		return 0
-	}
-	return s.shared.Stats().Denials.Hits
-}
+// Remembered returns the number of keys of Redis whose denial is remembered here.
+func (s *Stores) Remembered() int { return s.shared.Stats().Denials.Keys }
 
 // DecidedWithout returns how many requests were decided without Redis, as it could not be asked.
 func (s *Stores) DecidedWithout() uint64 {

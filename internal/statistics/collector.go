@@ -54,27 +54,31 @@ func (r *Reader) NewCollector(o CollectorOptions) (prometheus.Collector, error) 
 		return nil, err
 	}
 	rule := func(name, help string) metrics.Metric {
-		return metrics.New("rate_limit_"+name, help, "domain", "key1", "key2", "key3")
+		return metrics.New("service_rate_limit_"+name, help, "domain", "key1", "key2", "key3")
 	}
 	scale := 1.0 // of seconds
 	if o.Milliseconds {
 		scale = 1000
 	}
-	return metrics.NewCollector("ratelimit_service_", tags, func(to metrics.Scrape) { r.collect(to, scale) },
+	return metrics.NewCollector("ratelimit_", tags, func(to metrics.Scrape) { r.collect(to, scale) },
 		rule("total_hits", "Hits of descriptors with a limit."),
 		rule("over_limit", "Hits over limit, also of rules in shadow mode."),
 		rule("near_limit", "Hits within the limit and near its end."),
 		rule("within_limit", "Hits within the limit."),
 		rule("shadow_mode", "Hits over limit that passed because of shadow mode."),
 		rule("total_negative_hits", "Hits given back."),
-		metrics.New("rate_limit_over_limit_with_local_cache", "Hits denied from memory, of all rules together."),
-		metrics.New("rate_limit_domain_not_found", "Descriptors of domains without rules."),
-		metrics.New("should_rate_limit_error", "Requests that failed.", "err_type"),
-		metrics.New("total_requests", "Requests.", "grpc_method"),
-		metrics.New("response_time_seconds", "Time from the arrival of a request to its answer.", "grpc_method"),
-		metrics.New("config_load_success", "Loads of rules that succeeded."),
-		metrics.New("config_load_error", "Loads of rules that were refused."),
-		metrics.New("global_shadow_mode", "Requests over limit that passed because of the global shadow mode."),
+		rule("over_limit_with_local_cache", "Hits over limit that the memory of an earlier denial denied."),
+		metrics.New("service_rate_limit_domain_not_found", "Descriptors of domains without rules."),
+		metrics.New("service_should_rate_limit_error", "Requests that failed.", "err_type"),
+		metrics.New("service_total_requests", "Requests.", "grpc_method"),
+		metrics.New("service_response_time_seconds", "Time from the arrival of a request to its answer.", "grpc_method"),
+		metrics.New("service_config_load_success", "Loads of rules that succeeded."),
+		metrics.New("service_config_load_error", "Loads of rules that were refused."),
+		metrics.New("service_global_shadow_mode", "Requests over limit that passed because of the global shadow mode."),
+		metrics.New("localcache_entryCount", "Keys whose denial is remembered."),
+		metrics.New("localcache_hitCount", "Descriptors that were denied from memory."),
+		metrics.New("localcache_lookupCount", "Descriptors with a limit."),
+		metrics.New("localcache_missCount", "Descriptors with a limit that were not denied from memory."),
 	), nil
 }
 
@@ -97,25 +101,30 @@ func (r *Reader) collect(to metrics.Scrape, scale float64) {
 	for _, k := range keys {
 		h := rules[k]
 		labels := []string{k.domain, k.key1, k.key2, k.more}
-		to.Counter("rate_limit_total_hits", h.total, labels...)
-		to.Counter("rate_limit_over_limit", h.over, labels...)
-		to.Counter("rate_limit_near_limit", h.near, labels...)
-		to.Counter("rate_limit_within_limit", h.within, labels...)
+		to.Counter("service_rate_limit_total_hits", h.total, labels...)
+		to.Counter("service_rate_limit_over_limit", h.over, labels...)
+		to.Counter("service_rate_limit_near_limit", h.near, labels...)
+		to.Counter("service_rate_limit_within_limit", h.within, labels...)
 		if h.shadows || h.shadow > 0 {
-			to.Counter("rate_limit_shadow_mode", h.shadow, labels...)
+			to.Counter("service_rate_limit_shadow_mode", h.shadow, labels...)
+		}
+		if r.options.LocalCache != nil {
+			to.Counter("service_rate_limit_over_limit_with_local_cache", h.remembered, labels...)
 		}
 		if h.negative > 0 {
-			to.Counter("rate_limit_total_negative_hits", h.negative, labels...)
+			to.Counter("service_rate_limit_total_negative_hits", h.negative, labels...)
 		}
 	}
 	t := r.totals()
-	to.Counter("rate_limit_over_limit_with_local_cache", t.deniedLocally)
-	to.Counter("rate_limit_domain_not_found", t.notFound)
-	to.Counter("should_rate_limit_error", t.redisErrors, "redis_error")
-	to.Counter("should_rate_limit_error", t.serviceErrors, "service_error")
-	to.Counter("total_requests", t.requests, method)
-	to.Counter("config_load_success", t.loads)
-	to.Counter("config_load_error", t.refusals)
-	to.Counter("global_shadow_mode", t.shadowed)
-	to.ScaledHistogram("response_time_seconds", r.options.Spent(), scale, method)
+	to.Counter("service_rate_limit_domain_not_found", t.notFound)
+	to.Counter("service_should_rate_limit_error", t.redisErrors, "redis_error")
+	to.Counter("service_should_rate_limit_error", t.serviceErrors, "service_error")
+	to.Counter("service_total_requests", t.requests, method)
+	to.Counter("service_config_load_success", t.loads)
+	to.Counter("service_config_load_error", t.refusals)
+	to.Counter("service_global_shadow_mode", t.shadowed)
+	for name, value := range r.gauges() {
+		to.Gauge("localcache_"+name, float64(value))
+	}
+	to.ScaledHistogram("service_response_time_seconds", r.options.Spent(), scale, method)
 }

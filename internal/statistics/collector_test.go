@@ -62,7 +62,6 @@ func TestPrometheusGetsTheOriginalsNamesAndLabels(t *testing.T) {
 		f.spent.Observe(300 * time.Microsecond)
 		f.spent.Observe(3 * time.Millisecond)
 		f.reader.options.Lost = func() uint64 { return 2 }
-		f.reader.options.DeniedLocally = func() uint64 { return 7 }
 		f.reader.options.DecidedWithout = func() uint64 { return 4 }
 		c, err := f.reader.NewCollector(CollectorOptions{})
 		if err != nil {
@@ -95,9 +94,6 @@ ratelimit_service_rate_limit_over_limit{domain="a.b.c",key1="one",key2="",key3="
 ratelimit_service_rate_limit_over_limit{domain="a.b.c",key1="one_v.1",key2="two",key3="three.four_x.y"} 12
 ratelimit_service_rate_limit_over_limit{domain="other",key1="_other",key2="",key3=""} 0
 ratelimit_service_rate_limit_over_limit{domain="other",key1="k_first.value",key2="",key3=""} 0
-# HELP ratelimit_service_rate_limit_over_limit_with_local_cache Hits denied from memory, of all rules together.
-# TYPE ratelimit_service_rate_limit_over_limit_with_local_cache counter
-ratelimit_service_rate_limit_over_limit_with_local_cache 7
 # HELP ratelimit_service_rate_limit_shadow_mode Hits over limit that passed because of shadow mode.
 # TYPE ratelimit_service_rate_limit_shadow_mode counter
 ratelimit_service_rate_limit_shadow_mode{domain="a.b.c",key1="one_v.1",key2="two",key3="three.four_x.y"} 12

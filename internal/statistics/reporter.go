@@ -148,6 +148,9 @@ func (p *Reporter) flush(ctx context.Context) error {
 		}
 	}
 	p.sent = now
+	for name, value := range p.reader.gauges() {
+		to.gauge(localCache+name, value)
+	}
 	spent := p.reader.options.Spent()
 	for _, s := range samples(p.spent, spent) {
 		to.time(responseTime, s.took, s.requests)

@@ -27,10 +27,13 @@ import (
 // Options is the options of New. Limiter must be given; all functions must be safe for concurrent
 // use.
 type Options struct {
-	Limiter       *limiter.Limiter
-	Spent         func() store.Durations // times of requests; nil: unknown
-	Lost          func() uint64          // requests that failed before the limiter; nil means 0
-	DeniedLocally func() uint64          // hits denied from memory without a call of Redis; nil means 0
+	Limiter *limiter.Limiter
+	Spent   func() store.Durations // times of requests; nil: unknown
+	Lost    func() uint64          // requests that failed before the limiter; nil means 0
+
+	// LocalCache returns the number of remembered denials, which are what the original has in its
+	// local cache; nil: there is no local cache. The limiter must have limiter.Options.Remembered.
+	LocalCache func() int
 
 	// DecidedWithout returns the requests decided while Redis did not answer, which the original
 	// counts as errors of Redis; nil means 0.
@@ -53,7 +56,7 @@ func New(o Options) (*Reader, error) {
 	if o.Spent == nil {
 		o.Spent = func() store.Durations { return store.Durations{} }
 	}
-	for _, count := range []*func() uint64{&o.Lost, &o.DecidedWithout, &o.DeniedLocally} {
+	for _, count := range []*func() uint64{&o.Lost, &o.DecidedWithout} {
 		if *count == nil {
 			*count = func() uint64 { return 0 }
 		}
@@ -79,7 +82,8 @@ func (k key) path() string {
 // hits is the counts under one key.
 type hits struct {
 	total, over, near, within, shadow, negative uint64
-	shadows                                     bool // a rule of the key is in shadow mode
+	remembered                                  uint64 // of over
+	shadows                                     bool   // a rule of the key is in shadow mode
 }
 
 // rules returns the hits of all rules, and the keys in order. Rules without limits are left out, as
@@ -140,6 +144,7 @@ func (r *Reader) add(all map[key]hits, domain string, levels []string, t limiter
 	h.over += t.Hits[limiter.CodeOverLimit] + t.Hits[limiter.CodeShadowed]
 	h.near += t.Near
 	h.negative += t.Refunded
+	h.remembered += t.RememberedHits
 	h.total = h.within + h.over
 	h.shadows = h.shadows || shadow
 	all[k] = h
@@ -168,7 +173,7 @@ func without(s, characters string) string {
 // totals is the counts that do not belong to a rule.
 type totals struct {
 	requests, redisErrors, serviceErrors uint64
-	shadowed, notFound, deniedLocally    uint64
+	shadowed, notFound                   uint64
 	loads, refusals                      uint64
 }
 
@@ -181,7 +186,6 @@ func (r *Reader) totals() totals {
 		serviceErrors: n.Invalid + n.Early + lost,
 		shadowed:      n.Shadowed,
 		notFound:      n.DomainNotFound,
-		deniedLocally: r.options.DeniedLocally(),
 		loads:         loads,
 		refusals:      refusals,
 	}
@@ -197,6 +201,7 @@ func (r *Reader) counters() iter.Seq2[string, uint64] {
 			ok := yield(path+".total_hits", h.total) &&
 				yield(path+".over_limit", h.over) &&
 				yield(path+".near_limit", h.near) &&
+				yield(path+".over_limit_with_local_cache", h.remembered) &&
 				yield(path+".within_limit", h.within) &&
 				yield(path+".shadow_mode", h.shadow) &&
 				yield(path+".total_negative_hits", h.negative)
@@ -215,7 +220,6 @@ func (r *Reader) counters() iter.Seq2[string, uint64] {
 			{"ratelimit.service.config_load_success", t.loads},
 			{"ratelimit.service.global_shadow_mode", t.shadowed},
 			{"ratelimit.service.rate_limit.domain_not_found", t.notFound},
-			{"ratelimit.service.rate_limit.over_limit_with_local_cache", t.deniedLocally},
 			{"ratelimit_server." + method + ".total_requests", t.requests},
 		} {
 			if !yield(c.name, c.value) {
@@ -225,13 +229,39 @@ func (r *Reader) counters() iter.Seq2[string, uint64] {
 	}
 }
 
+// gauges returns the gauges under the original's names for StatsD: of the local cache, none without
+// one. A lookup is a descriptor that a limit applies to, a hit one that was denied from memory.
+func (r *Reader) gauges() iter.Seq2[string, uint64] {
+	return func(yield func(string, uint64) bool) {
+		if r.options.LocalCache == nil {
+			return
+		}
+		lookups, found := uint64(0), uint64(0)
+		for c := range r.options.Limiter.Counts() {
+			t := c.Counts.Total()
+			found += t.Remembered
+			lookups += t.Decisions[limiter.CodeOK] + t.Decisions[limiter.CodeOverLimit] + t.Decisions[limiter.CodeShadowed]
+		}
+		_ = yield("entryCount", uint64(r.options.LocalCache())) && yield("hitCount", found) &&
+			yield("lookupCount", lookups) && yield("missCount", lookups-min(found, lookups))
+	}
+}
+
+// localCache begins the names of gauges.
+const localCache = "ratelimit.localcache."
+
 // responseTime is the name of the times of requests.
 const responseTime = "ratelimit_server." + method + ".response_time"
 
-// WriteText writes all counters, one `name: value` per line.
+// WriteText writes all counters and gauges, one `name: value` per line.
 func (r *Reader) WriteText(w io.Writer) error {
 	for name, value := range r.counters() {
 		if _, err := fmt.Fprintf(w, "%s: %d\n", name, value); err != nil {
+			return err
+		}
+	}
+	for name, value := range r.gauges() {
+		if _, err := fmt.Fprintf(w, "%s%s: %d\n", localCache, name, value); err != nil {
 			return err
 		}
 	}

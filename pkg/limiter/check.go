@@ -148,7 +148,7 @@ func (l *Limiter) charges(set *ruleSet, r *Request, v *Verdict) error {
 		v.quotas()
 	}
 	v.link()
-	if v.TellSource {
+	if v.TellSource = v.TellSource || l.options.Remembered; v.TellSource {
 		v.tellSource()
 	}
 	if cap(v.decisions) < len(v.charges) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/top"
 	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/store"
 )
 
 // Code classifies a decision in the counts.
@@ -68,6 +69,8 @@ type tally struct {
 	hits      [Codes]atomic.Uint64 // of decisions
 	refunded  atomic.Uint64
 	near      atomic.Uint64
+
+	remembered, rememberedHits atomic.Uint64
 }
 
 // Tally is one set of counts at one moment.
@@ -76,6 +79,10 @@ type Tally struct {
 	Hits      [Codes]uint64 // by Code, without refunds
 	Refunded  uint64        // hits of refunds
 	Near      uint64        // hits of CodeOK above the part of the limit in Options.NearLimit
+
+	// Remembered counts the denials, also in shadow mode, that came from the memory of an earlier one
+	// (store.Memory), and RememberedHits their hits. Both are 0 without Options.Remembered.
+	Remembered, RememberedHits uint64
 }
 
 func newCounts(values int) *Counts { return &Counts{max: values} }
@@ -96,12 +103,19 @@ func (t *tally) add(code Code, hits int64, near uint64) {
 	}
 }
 
+// remember counts a denial from memory, which add has counted too.
+func (t *tally) remember(hits int64) {
+	t.remembered.Add(1)
+	t.rememberedHits.Add(uint64(max(hits, 0)))
+}
+
 func (t *tally) read() (sum Tally) {
 	for c := range Codes {
 		single := t.single[c].Load()
 		sum.Decisions[c], sum.Hits[c] = single+t.decisions[c].Load(), single+t.hits[c].Load()
 	}
 	sum.Refunded, sum.Near = t.refunded.Load(), t.near.Load()
+	sum.Remembered, sum.RememberedHits = t.remembered.Load(), t.rememberedHits.Load()
 	return sum
 }
 
@@ -262,10 +276,18 @@ func (l *Limiter) count(r *Request, v *Verdict, i int) {
 		near = l.near(v, s, hits)
 	}
 	c.add(code, hits, near)
+	remembered := l.options.Remembered && s.Source == store.Memory && (code == CodeOverLimit || code == CodeShadowed)
+	if remembered {
+		c.remember(hits)
+	}
 	if s.Rule != nil && s.Rule.Detailed() && c == set.counts[s.Rule.ID] {
 		entries := r.Descriptors[i].Entries
 		v.values = s.Rule.AppendMetricValue(v.values[:0], entries)
-		c.of(v.values, s.Rule, entries).add(code, hits, near)
+		value := c.of(v.values, s.Rule, entries)
+		value.add(code, hits, near)
+		if remembered {
+			value.remember(hits)
+		}
 	}
 }
 

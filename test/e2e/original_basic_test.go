@@ -94,7 +94,7 @@ func TestBasicScenariosOfTheOriginal(t *testing.T) {
 			}
 			r.resetDecreases(t)
 			// In each variant, a local cache saves Redis some requests over the limit.
-			saved := r.stat(t, "ratelimit.service.rate_limit.over_limit_with_local_cache")
+			saved := r.stat(t, "ratelimit.service.rate_limit.another.key2.over_limit_with_local_cache")
 			if saves := v.redis && v.has(localCache); saves != (saved > 0) {
 				t.Errorf("hits denied from the local cache: got %d, want some: %t", saved, saves)
 			}

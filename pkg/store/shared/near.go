@@ -147,17 +147,12 @@ func (s *Store) denyAll(charges []store.Charge, decisions []algorithms.Decision)
 	if store.Admitted(charges, decisions) {
 		return false
 	}
-	denied := uint64(0)
 	for i := range charges {
 		c := &charges[i]
 		c.TellSource(store.Memory)
-		if !decisions[i].Allowed {
-			denied += uint64(c.Hits)
-		}
 		s.leaveDenied(c, now, &decisions[i])
 	}
 	s.metrics.denied.Add(1)
-	s.metrics.deniedHits.Add(denied)
 	return true
 }
 

@@ -39,7 +39,6 @@ type Decided struct{ Local, Allow, Deny uint64 }
 // Denials is the metrics of remembered denials.
 type Denials struct {
 	Requests uint64 // denied from memory
-	Hits     uint64 // hits of their denied charges
 	Keys     int    // remembered now
 }
 
@@ -66,8 +65,7 @@ type metrics struct {
 	timeout, unavailable, other atomic.Uint64
 	local, allow, deny          atomic.Uint64
 	without, carried, holders   atomic.Uint64
-	divided                     atomic.Uint64
-	denied, deniedHits          atomic.Uint64
+	divided, denied             atomic.Uint64
 	refused, failed             atomic.Uint64
 }
 
@@ -112,7 +110,7 @@ func (s *Store) Stats() Stats {
 		Carried:  m.carried.Load(),
 		Holders:  m.holders.Load(),
 		Fleet:    s.breaker.fleet(),
-		Denials:  Denials{Requests: m.denied.Load(), Hits: m.deniedHits.Load(), Keys: int(s.table.denials.Load())},
+		Denials:  Denials{Requests: m.denied.Load(), Keys: int(s.table.denials.Load())},
 		Leases:   s.leases(),
 	}
 }

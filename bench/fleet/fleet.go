@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -118,6 +119,7 @@ func (f *fleet) startRedis(ctx context.Context, s *setup) (urls []string, err er
 		}
 		f.end = append(f.end, f.cluster.Kill)
 		return []string{"redis-cluster://" + strings.Join(f.cluster.Addresses(), ",")}, f.cluster.DisableFailover(ctx)
+	case single:
 	}
 	if f.redis, err = parts.StartRedis(ctx, s.programs.redis, s.dir, options); err != nil {
 		return nil, err
@@ -139,8 +141,8 @@ func (f *fleet) startRedis(ctx context.Context, s *setup) (urls []string, err er
 
 // close ends all that was started.
 func (f *fleet) close() {
-	for i := len(f.end) - 1; i >= 0; i-- {
-		f.end[i]()
+	for _, end := range slices.Backward(f.end) {
+		end()
 	}
 }
 

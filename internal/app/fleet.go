@@ -57,11 +57,13 @@ func (p *process) startWithoutRedis(ctx context.Context) error {
 	if p.stores.Ready() == nil {
 		return nil
 	}
-	text := "redis does not answer at the start: limits are divided by the number of processes that is assumed"
+	processes, source := slog.Int("processes", max(1, p.stores.redis.Stats().Fleet)), slog.String("source", string(p.stores.fleetSource()))
 	if p.stores.fleetSource() == fleetUnknown {
-		text = "redis does not answer at the start, and the number of processes that share it is unknown: this one admits whole limits"
+		p.Logger.LogAttrs(ctx, slog.LevelWarn,
+			"redis does not answer at the start, and the number of processes that share it is unknown: this one admits whole limits", processes, source)
+		return nil
 	}
-	p.Logger.LogAttrs(ctx, slog.LevelWarn, text, slog.Int("processes", max(1, p.stores.redis.Stats().Fleet)),
-		slog.String("source", string(p.stores.fleetSource())))
+	p.Logger.LogAttrs(ctx, slog.LevelWarn,
+		"redis does not answer at the start: limits are divided by the number of processes that is assumed", processes, source)
 	return nil
 }

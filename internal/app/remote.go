@@ -51,6 +51,8 @@ func newRemoteCollector(stats func() remoteStats) prometheus.Collector {
 		metrics.New("forgotten_hits_total", "Hits that mattered to no decision any more before the remote store could be told."),
 		metrics.New("owed_keys", "Keys with hits that the remote store does not know of, once for each window."),
 		metrics.New("disagreements_total", "Requests that the remote store decided otherwise than this program. The store's verdict counted."),
+		metrics.New("seeded_keys_total", "Keys whose states the remote store had lost, and got back from this process."),
+		metrics.New("remote_evicted_keys", "Keys that the remote store has evicted since its start, as last asked: once a minute."),
 		metrics.New("invalid_replies_total", "Connections to the remote store that ended because of a reply that cannot be one."),
 	)
 }
@@ -91,5 +93,7 @@ func collectRemote(to metrics.Scrape, s remoteStats) {
 	to.Counter("forgotten_hits_total", s.redis.ExpiredHits)
 	to.Gauge("owed_keys", float64(s.redis.OwedKeys))
 	to.Counter("disagreements_total", s.redis.Disagreements)
+	to.Counter("seeded_keys_total", s.redis.SeededKeys)
+	to.Gauge("remote_evicted_keys", float64(s.redis.EvictedKeys))
 	to.Counter("invalid_replies_total", s.redis.InvalidReplies)
 }

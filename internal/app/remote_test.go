@@ -27,7 +27,7 @@ func TestFiguresOfARemoteStoreAreMetrics(t *testing.T) {
 				Denials: shared.Denials{Requests: 10, Keys: 11},
 			},
 			redis: redisstore.Stats{
-				RoundTrip: took.Snapshot(), RoundTrips: 8, Transactions: 9, DeferredHits: 12, LostHits: 13, UnknownHits: 18, ExpiredHits: 19, OwedKeys: 20, Disagreements: 14, InvalidReplies: 15,
+				RoundTrip: took.Snapshot(), RoundTrips: 8, Transactions: 9, DeferredHits: 12, LostHits: 13, UnknownHits: 18, ExpiredHits: 19, OwedKeys: 20, Disagreements: 14, InvalidReplies: 15, SeededKeys: 22, EvictedKeys: 23,
 			},
 			fleet: fleetSetting,
 		}
@@ -59,6 +59,8 @@ func TestFiguresOfARemoteStoreAreMetrics(t *testing.T) {
 			"weir_store_owed_keys":                                20,
 			"weir_store_disagreements_total":                      14,
 			"weir_store_invalid_replies_total":                    15,
+			"weir_store_seeded_keys_total":                        22,
+			"weir_store_remote_evicted_keys":                      23,
 			"weir_store_request_duration_seconds_count":           2,
 			"weir_store_request_duration_seconds_sum":             1.0003,
 			"weir_store_request_duration_seconds_le_1e-05":        0,

@@ -53,6 +53,7 @@ type Conn struct {
 	sentinels *sentinels // nil without Sentinels
 	invalid   invalidReplies
 	nodes     nodes
+	met       met
 
 	failing  atomic.Int64  // the first of the errors since the last success, in Unix nanoseconds; 0: no error
 	failures chan struct{} // wakes serve after a failed command or connection; holds one
@@ -93,9 +94,15 @@ func newConn(target Target, logger *slog.Logger) *Conn {
 }
 
 // Client returns the client, or an error that wraps ErrUnavailable. Client takes no lock. While a
-// node is unreachable, commands to the node fail at once.
+// node is unreachable, commands to the node fail at once. A server that was unreachable serves no
+// command before Restarts has counted whether it has restarted; a node of a cluster may.
 func (c *Conn) Client() (rueidis.Client, error) {
 	s := c.state.Load()
+	if s.session != nil {
+		if down := s.session.down.Load(); down != nil {
+			return nil, unavailable(*down)
+		}
+	}
 	return s.client, s.err
 }
 

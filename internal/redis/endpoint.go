@@ -154,6 +154,9 @@ func (s *session) dialLocked(address string, e *endpoint) *dialing {
 		close(d.done)
 		switch {
 		case err != nil:
+			if s.inUse && !s.conn.Cluster() {
+				s.down.Store(&err)
+			}
 			s.reconnectLocked(address)
 		case s.closed:
 			conn.Close()
@@ -257,6 +260,7 @@ func (s *session) reconnected(e *endpoint) bool {
 	if e.reconnecting = e.failedAgain; !e.reconnecting {
 		s.making.Add(-1)
 		e.err = nil
+		s.down.Store(nil)
 	}
 	return !e.reconnecting
 }

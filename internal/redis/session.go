@@ -30,6 +30,10 @@ type session struct {
 	running sync.WaitGroup // dials and reconnects
 	making  atomic.Int64   // reconnects under way
 
+	// down is why the server cannot be dialed, until the server has said whether it is still the same;
+	// nil: it can be. A cluster has none, as its other nodes go on.
+	down atomic.Pointer[error]
+
 	mu        sync.Mutex // guards the fields below, and all endpoints
 	endpoints map[string]*endpoint
 	inUse     bool // commands use the client
@@ -124,6 +128,7 @@ func (s *session) use() {
 	s.conn.failing.Store(0)
 	s.conn.state.Store(&state{client: s.client, session: s})
 	s.running.Go(s.keepOrder)
+	s.running.Go(s.watchMemory)
 	if s.conn.Cluster() {
 		s.running.Go(s.keepNodes)
 	}
@@ -247,7 +252,7 @@ func (s *session) inquire(node rueidis.Client, address string) (version, error) 
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, timeout)
 	defer cancel()
-	v, err := askVersion(ctx, node, address, s.conn.target.topology)
+	v, err := askVersion(ctx, node, address, s.conn.target.topology, func(info map[string]string) { s.conn.meet(address, info) })
 	switch {
 	case errors.Is(err, errNoInfo):
 		if !s.conn.warned.Swap(true) {

@@ -64,12 +64,15 @@ func (v version) supported() bool {
 
 var errNoInfo = errors.New("INFO is refused")
 
-// askVersion asks the server at an address for its version and topology. KeyDB and Dragonfly answer
+// askVersion asks the server at an address for its version and topology, and passes the whole answer
+// to told. KeyDB and Dragonfly answer
 // with the version of Redis that they are compatible with. A server whose ACL forbids INFO counts
 // as new enough, and returns errNoInfo. After other errors the server cannot be used now, and after
 // ErrVersion or ErrTopology not at all.
-func askVersion(ctx context.Context, node rueidis.Client, address string, want topology) (version, error) {
-	text, err := node.Do(ctx, node.B().Info().Section("server").Build()).ToString()
+func askVersion(
+	ctx context.Context, node rueidis.Client, address string, want topology, told func(info map[string]string),
+) (version, error) {
+	text, err := node.Do(ctx, node.B().Info().Build()).ToString()
 	switch errorCode(err) {
 	case "":
 		if err != nil {
@@ -80,7 +83,9 @@ func askVersion(ctx context.Context, node rueidis.Client, address string, want t
 	default:
 		return version{}, fmt.Errorf("%w: %w", errNoInfo, err)
 	}
-	v, mode := parseInfo(text)
+	info := fieldsOf(text)
+	told(info)
+	v, mode := parseInfo(info)
 	if !v.supported() {
 		return v, &unfitError{fmt.Sprintf("%v at %s: Weir needs Redis >= 6.2 or Valkey >= 7.2", v, address), ErrVersion}
 	}
@@ -95,15 +100,20 @@ func askVersion(ctx context.Context, node rueidis.Client, address string, want t
 	return v, nil
 }
 
-// parseInfo reads the answer to INFO server. Valkey has its own version in valkey_version, and in
-// redis_version a version of Redis that Valkey is compatible with.
-func parseInfo(text string) (v version, mode string) {
+// fieldsOf returns the fields in an answer to INFO.
+func fieldsOf(text string) map[string]string {
 	fields := map[string]string{}
 	for line := range strings.Lines(text) {
 		if name, value, found := strings.Cut(strings.TrimSpace(line), ":"); found {
 			fields[name] = value
 		}
 	}
+	return fields
+}
+
+// parseInfo returns the version and the mode in an answer to INFO. Valkey has its own version in valkey_version, and in
+// redis_version a version of Redis that Valkey is compatible with.
+func parseInfo(fields map[string]string) (v version, mode string) {
 	if text := fields["redis_version"]; text != "" {
 		v = version{"redis", text}
 	}

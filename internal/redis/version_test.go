@@ -39,7 +39,7 @@ func TestVersionsThatAreSupported(t *testing.T) {
 		{"redis_version:6.3.4\r\nserver_name:keydb\r\n", "redis 6.3.4", "", true},
 		{"", "unknown", "", true},
 	} {
-		v, mode := parseInfo(test.info)
+		v, mode := parseInfo(fieldsOf(test.info))
 		if v.String() != test.text || mode != test.mode || v.supported() != test.supported {
 			t.Errorf("%q: got %v, %q, supported %t", test.info, v, mode, v.supported())
 		}

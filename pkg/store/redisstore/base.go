@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/redisstore/owed"
@@ -18,6 +20,7 @@ type base struct {
 	timeout     time.Duration
 	script      string
 	sha         string // of script: its name in Redis
+	seedScript  *rueidis.Lua
 	logger      *slog.Logger
 	metrics     metrics
 	pulse       pulse

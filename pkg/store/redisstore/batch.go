@@ -269,6 +269,11 @@ func (b *batch) finish(answer string) (us int64, tooLate bool, err error) {
 			}
 		}
 	}
+	for place := range b.states {
+		if p := &b.states[place]; p.parsed {
+			b.server.seeds.learn(b.keys[place], &p.kept, now)
+		}
+	}
 	return us, false, r.check()
 }
 

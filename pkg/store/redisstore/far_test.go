@@ -48,6 +48,8 @@ func (f *far) Report(err error) error          { return err }
 func (f *far) Cluster() bool                   { return false }
 func (f *far) Nodes() *redis.Nodes             { return nil }
 func (f *far) InvalidReplies() uint64          { return 0 }
+func (f *far) EvictedKeys() uint64             { return 0 }
+func (f *far) Restarts() uint64                { return 0 }
 func (f *far) Steady() bool                    { return f.dials.Load() == 0 }
 func (f *far) Await(context.Context) error     { return nil }
 func (f *far) Close()                          { f.client.Close() }

@@ -21,10 +21,14 @@ type fleet struct {
 	script *rueidis.Lua
 	begun  chan struct{} // closed after the first beat, also one that failed
 
+	wasReset func() // is called after a reset by another process
+
 	// Of the goroutine of run.
-	first, last int64 // epochs in which this process was counted without a gap; 0: none
-	refused     bool  // the last error was logged
-	ahead       int64 // microseconds that the clock of Redis was ahead of the time since the start of the store; 0: not known
+	first, last int64  // epochs in which this process was counted without a gap; 0: none
+	refused     bool   // the last error was logged
+	reset       string // the last known value of resets
+	looked      bool   // for resets
+	ahead       int64  // microseconds that the clock of Redis was ahead of the time since the start of the store; 0: not known
 }
 
 const (
@@ -67,7 +71,7 @@ func (f *fleet) beat(ctx context.Context, leaves bool) {
 	ctx, cancel := context.WithTimeout(ctx, fleetBeat)
 	defer cancel()
 	connection := f.server.connection
-	client, err := connection.Client()
+	client, err := f.server.client()
 	if err != nil {
 		return // the connection logs why
 	}
@@ -93,6 +97,7 @@ func (f *fleet) beat(ctx context.Context, leaves bool) {
 		return
 	}
 	f.refused = false
+	f.lookForResets(ctx, client)
 	f.ahead = counts[4] - begun
 	switch late := deadline > 0 && counts[4] >= deadline; {
 	case leaves:
@@ -101,6 +106,21 @@ func (f *fleet) beat(ctx context.Context, leaves bool) {
 	default:
 		f.heard(counts[0], [3]int64(counts[1:4]))
 	}
+}
+
+// lookForResets finds resets by other processes. A server without the key may have lost it.
+func (f *fleet) lookForResets(ctx context.Context, client rueidis.Client) {
+	is, err := client.Do(ctx, client.B().Get().Key(f.server.prefix+resets).Build()).ToString()
+	switch {
+	case err != nil && !rueidis.IsRedisNil(err):
+		return
+	case err == nil && is != f.reset:
+		f.reset = is
+		if f.looked {
+			f.wasReset()
+		}
+	}
+	f.looked = true
 }
 
 // heard notes an answer: the processes counted in an epoch, with this one, in the epoch before, and

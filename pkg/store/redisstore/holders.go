@@ -26,7 +26,7 @@ func (s *Store) Holders(ctx context.Context, charge *store.Charge, most int) (he
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	server := s.of(charge)
-	client, err := server.connection.Client()
+	client, err := server.client()
 	if err != nil {
 		return nil, 0, err
 	}

@@ -92,11 +92,16 @@ func newStore(o Options, connect func(redis.Target) connection) (*Store, error) 
 	if err != nil {
 		return nil, err
 	}
+	seedScript, err := scriptParts.ReadFile("script/seed.lua")
+	if err != nil {
+		return nil, err
+	}
 	sum := sha1.Sum([]byte(script)) //nolint:gosec // see the import
 	b := &base{
 		timeout:     cmp.Or(o.Timeout, DefaultTimeout),
 		script:      script,
 		sha:         hex.EncodeToString(sum[:]),
+		seedScript:  rueidis.NewLuaScript(string(seedScript)),
 		logger:      o.Logger,
 		pulse:       pulse{started: time.Now()},
 		hasCounters: o.Counters.Name != nil,
@@ -110,6 +115,7 @@ func newStore(o Options, connect func(redis.Target) connection) (*Store, error) 
 	if s.fleet, err = newFleet(s.main); err != nil {
 		return nil, err
 	}
+	s.fleet.wasReset = s.forgetSeeds
 	s.start(o.CountFleet)
 	return s, nil
 }
@@ -151,6 +157,7 @@ func (s *Store) start(countFleet bool) {
 	var background sync.WaitGroup
 	ctx, end := context.WithCancel(context.Background())
 	background.Go(func() { s.outbox.run(ctx) })
+	background.Go(func() { s.seed(ctx) })
 	if countFleet {
 		background.Go(func() { s.fleet.run(ctx) })
 	}
@@ -212,6 +219,7 @@ func (s *Store) Await(ctx context.Context) error {
 	if err := server.connection.Await(ctx); err != nil && ctx.Err() != nil {
 		return err
 	}
+	server.seed(ctx)
 	c := store.Charge{
 		Key:   fmt.Appendf(nil, "ping%d", rand.Uint32()),
 		Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: algorithms.MaxHits, Period: algorithms.MinPeriod},
@@ -227,9 +235,10 @@ func (s *Store) Await(ctx context.Context) error {
 
 // Stats returns the store's metrics.
 func (s *Store) Stats() Stats {
-	var invalid uint64
+	var invalid, evicted uint64
 	for server := range s.all() {
 		invalid += server.connection.InvalidReplies()
+		evicted += server.connection.EvictedKeys()
 	}
 	return Stats{
 		RoundTrips:   s.metrics.calls.Load(),
@@ -252,6 +261,8 @@ func (s *Store) Stats() Stats {
 		Disagreements: s.metrics.disagreements.Load(),
 
 		InvalidReplies: invalid,
+		SeededKeys:     s.metrics.seeded.Load(),
+		EvictedKeys:    evicted,
 	}
 }
 
@@ -272,5 +283,6 @@ func (s *Store) Run(ctx context.Context, script string, keys, args []string) ([]
 	return answer, s.main.connection.Report(err)
 }
 
-// Forget implements [store.Store]: Redis decides each request.
-func (s *Store) Forget() {}
+// Forget implements [store.Store]: Redis decides each request. A Redis that loses its data gets no
+// state back that it told before.
+func (s *Store) Forget() { s.forgetSeeds() }

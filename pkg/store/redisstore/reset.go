@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"strconv"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -26,7 +28,22 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) (forgotten in
 		}
 		forgotten += n
 	}
+	s.markReset(ctx, until)
 	return forgotten, nil
+}
+
+// markReset has the other processes forget their seeds. Without an answer the seeds stay: they
+// matter only if Redis loses its data.
+func (s *Store) markReset(ctx context.Context, until time.Time) {
+	client, err := s.main.client()
+	if err != nil {
+		return
+	}
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	mark := strconv.FormatUint(rand.Uint64(), 36)
+	command := client.B().Set().Key(s.main.prefix + resets).Value(mark).ExSeconds(int64(resetsLife / time.Second)).Build()
+	_ = s.main.connection.Report(client.Do(ctx, command).Error())
 }
 
 func (s *Store) resetKey(ctx context.Context, until time.Time, charge []store.Charge) (forgotten int, err error) {
@@ -44,7 +61,7 @@ func (s *Store) resetKey(ctx context.Context, until time.Time, charge []store.Ch
 		}
 	}
 	server := s.of(&charge[0])
-	client, err := server.connection.Client()
+	client, err := server.client()
 	if err != nil {
 		return 0, err
 	}
@@ -52,6 +69,7 @@ func (s *Store) resetKey(ctx context.Context, until time.Time, charge []store.Ch
 	defer cancel()
 	var commands []rueidis.Completed
 	for _, name := range s.namesOf(&charge[0]) {
+		server.seeds.forget(name)
 		commands = append(commands, client.B().Del().Key(name).Build())
 	}
 	for i, result := range client.DoMulti(ctx, commands...) {

@@ -33,6 +33,7 @@ type server struct {
 	connection connection
 	clock      *clocks
 	queue      *queue
+	seeds      *seeds
 }
 
 // connection is a [redis.Conn].
@@ -41,6 +42,8 @@ type connection interface {
 	Steady() bool
 	Nodes() *redis.Nodes
 	InvalidReplies() uint64
+	EvictedKeys() uint64
+	Restarts() uint64
 	Client() (rueidis.Client, error)
 	Report(err error) error
 	Await(ctx context.Context) error
@@ -48,7 +51,7 @@ type connection interface {
 }
 
 func newServer(b *base, n names, target redis.Target, c connection) *server {
-	s := &server{base: b, names: n, target: target, connection: c, clock: newClocks(1)}
+	s := &server{base: b, names: n, target: target, connection: c, clock: newClocks(1), seeds: newSeeds()}
 	if c.Cluster() {
 		s.cluster, s.clock, s.tags = true, newClocks(slots), sync.OnceValue(tagsOfSlots)
 	}
@@ -79,7 +82,7 @@ func (s *server) execute(batches []*batch, patient bool) (heard bool) {
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), giveUp)
 	defer cancel()
-	client, err := s.connection.Client()
+	client, err := s.client()
 	if err != nil {
 		for _, b := range batches {
 			b.end(err, true)

@@ -78,7 +78,7 @@ func (s *servers) nowOf(counter bool) algorithms.Instant {
 
 func (s *servers) connected() bool {
 	for server := range s.all() {
-		if _, err := server.connection.Client(); err == nil {
+		if _, err := server.client(); err == nil {
 			return true
 		}
 	}
@@ -97,7 +97,7 @@ const (
 // reach returns the reach of the server, or the cluster's node, of a charge at an instant.
 func (s *servers) reach(c *store.Charge, at algorithms.Instant) reach {
 	where := s.locate(c, at)
-	switch _, err := where.server.connection.Client(); {
+	switch _, err := where.server.client(); {
 	case err != nil:
 		return nobody
 	case s.Health(nil).Silent > 0 || where.server.queue.silent(where.slot):

@@ -17,6 +17,7 @@ type metrics struct {
 	expiredHolds           atomic.Uint64
 	disagreements          atomic.Uint64
 	disagreementLogged     loglimit.Limiter
+	seeded                 atomic.Uint64
 	roundTrip              durations.Histogram
 }
 
@@ -42,4 +43,6 @@ type Stats struct {
 	Disagreements uint64 // transactions of which the script and package algorithms gave different verdicts; the script's counts
 
 	InvalidReplies uint64 // connections that ended because Redis sent a reply that cannot be one
+	SeededKeys     uint64 // keys whose states Redis had lost, and got back from this process
+	EvictedKeys    uint64 // that the servers have evicted since their starts, as last asked: once a minute
 }

@@ -1,0 +1,282 @@
+package redisstore
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+)
+
+// seeds is the last states that a server has told. After a restart, or when a replica has taken
+// over, the server gets the states back before this process asks anything else. So a restart makes
+// no key full. A state goes only where the server has none, or an older one. States of
+// sliding_window_log and of concurrency, and holders, are not kept.
+//
+// A state that was forgotten on purpose does not come back. A reset here forgets its key. A reset
+// elsewhere forgets all states: see markReset. So do other rules.
+type seeds struct {
+	hash   maphash.Seed
+	shards [seedShards]seedShard
+
+	seeding  sync.Mutex    // held while the server gets states back; guards since
+	since    time.Time     // of the first try after the last restart; zero: there was no try
+	restarts atomic.Uint64 // of the connection, after which the server has got the states back
+}
+
+type seedShard struct {
+	mu     sync.Mutex // guards states
+	states map[string]seed
+}
+
+// seed is the state of a key as an answer left it.
+type seed struct {
+	kept kept
+	told algorithms.Instant // of the answer
+}
+
+const (
+	seedShards = 64
+	maxSeeds   = 65_536 // 200 bytes each
+	// seedOvertakes is the longest time by which an answer can overtake another one. If the clock of
+	// Redis goes back by more, its answers count at once.
+	seedOvertakes = time.Second
+	seedsPerCall  = 256 // as maxCharges
+	seedsPerRound = 4096
+	seedRest      = 10 * time.Millisecond // after a round, in which Redis serves others
+	seedTick      = 100 * time.Millisecond
+	seedTime      = 3 * time.Second // after which this process asks Redis without its states
+)
+
+var errSeeding = fmt.Errorf("%w: it gets lost counts back first", ErrUnavailable)
+
+func newSeeds() *seeds {
+	b := &seeds{hash: maphash.MakeSeed()}
+	for i := range b.shards {
+		b.shards[i].states = make(map[string]seed)
+	}
+	return b
+}
+
+func (b *seeds) shard(name string) *seedShard {
+	return &b.shards[maphash.String(b.hash, name)%seedShards]
+}
+
+// learn keeps the state of a key as an answer of that instant left it. A full shard forgets any
+// other key.
+func (b *seeds) learn(name string, k *kept, told algorithms.Instant) {
+	sh := b.shard(name)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	was, known := sh.states[name]
+	switch {
+	case known && told < was.told && was.told.Sub(told) < seedOvertakes:
+		return
+	case k.state.Unused():
+		delete(sh.states, name)
+		return
+	case !known && len(sh.states) >= maxSeeds/seedShards:
+		for other := range sh.states {
+			delete(sh.states, other)
+			break
+		}
+	}
+	if !known {
+		name = strings.Clone(name) // shares memory with the names of its batch
+	}
+	sh.states[name] = seed{*k, told}
+}
+
+func (b *seeds) forget(name string) {
+	sh := b.shard(name)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	delete(sh.states, name)
+}
+
+func (b *seeds) clear() {
+	for i := range b.shards {
+		sh := &b.shards[i]
+		sh.mu.Lock()
+		clear(sh.states)
+		sh.mu.Unlock()
+	}
+}
+
+// size returns the number of keys.
+func (b *seeds) size() (n int) {
+	for i := range b.shards {
+		sh := &b.shards[i]
+		sh.mu.Lock()
+		n += len(sh.states)
+		sh.mu.Unlock()
+	}
+	return n
+}
+
+// pending reports whether the server has restarted since it last got the states back.
+func (b *seeds) pending(c connection) bool { return c.Restarts() != b.restarts.Load() }
+
+// seedItem is a state on its way back.
+type seedItem struct {
+	name, value, ends string
+	slot              uint16 // 0 without a cluster
+}
+
+// items returns the states that matter at an instant, by slot.
+func (s *server) items() (all []seedItem) {
+	now, here := s.clock.instant(time.Now()), s.here()
+	if s.given != nil {
+		now = s.given()
+	}
+	for i := range s.seeds.shards {
+		sh := &s.seeds.shards[i]
+		sh.mu.Lock()
+		for name, is := range sh.states {
+			at, kind := now, "s"
+			if is.kept.counter {
+				at, kind = here, "c"
+			}
+			ends := algorithms.IdleAt(is.kept.limit, is.kept.state)
+			if ends <= at {
+				continue
+			}
+			item := seedItem{name: name, value: kind + is.kept.value(), ends: strconv.FormatInt(int64(ends)/int64(time.Millisecond)+1, 10)}
+			if s.cluster {
+				item.slot = slotOf(name)
+			}
+			all = append(all, item)
+		}
+		sh.mu.Unlock()
+	}
+	slices.SortFunc(all, func(x, y seedItem) int { return cmp.Compare(x.slot, y.slot) })
+	return all
+}
+
+// seedCalls returns the calls of the script for items, which are sorted by slot. A call has the keys of
+// one slot.
+func seedCalls(items []seedItem) (all []rueidis.LuaExec) {
+	for len(items) > 0 {
+		n := 1
+		for n < min(len(items), seedsPerCall) && items[n].slot == items[0].slot {
+			n++
+		}
+		var e rueidis.LuaExec
+		for _, item := range items[:n] {
+			e.Keys, e.Args = append(e.Keys, item.name), append(e.Args, item.value, item.ends)
+		}
+		all, items = append(all, e), items[n:]
+	}
+	return all
+}
+
+// seed gives the server its states back, if it has restarted. Until the end nothing else is asked
+// of the server: see client.
+func (s *server) seed(ctx context.Context) {
+	if !s.seeds.pending(s.connection) || !s.seeds.seeding.TryLock() {
+		return
+	}
+	defer s.seeds.seeding.Unlock()
+	restarts := s.connection.Restarts()
+	client, err := s.connection.Client()
+	if err != nil {
+		return // the connection logs why
+	}
+	if s.seeds.since.IsZero() {
+		s.seeds.since = time.Now()
+	}
+	written, err := s.giveBack(ctx, client)
+	s.metrics.seeded.Add(uint64(written))
+	gaveUp := err != nil && time.Since(s.seeds.since) > seedTime
+	if err != nil && !gaveUp {
+		return
+	}
+	s.seeds.restarts.Store(restarts)
+	s.seeds.since = time.Time{}
+	if written == 0 && !gaveUp {
+		return
+	}
+	attrs := []slog.Attr{slog.Any("redis", s.target), slog.Int("keys", written)}
+	if gaveUp {
+		attrs = append(attrs, slog.String("error", err.Error()))
+	}
+	s.logger.LogAttrs(context.Background(), slog.LevelWarn, "redis came back without our counts, which were put back", attrs...)
+}
+
+// giveBack sends the states, some at a time, and returns how many the server did not have.
+func (s *server) giveBack(ctx context.Context, client rueidis.Client) (written int, err error) {
+	items := s.items()
+	for len(items) > 0 {
+		n := min(len(items), seedsPerRound)
+		round, cancel := context.WithTimeout(ctx, seedTime)
+		results := s.seedScript.ExecMulti(round, client, seedCalls(items[:n])...)
+		cancel()
+		var errs []error
+		for _, r := range results {
+			more, err := r.AsInt64()
+			errs = append(errs, s.connection.Report(err))
+			written += int(more)
+		}
+		if err := errors.Join(errs...); err != nil {
+			return written, err
+		}
+		if items = items[n:]; len(items) > 0 {
+			select {
+			case <-time.After(seedRest):
+			case <-ctx.Done():
+				return written, ctx.Err()
+			}
+		}
+	}
+	return written, nil
+}
+
+// client returns the client of the connection, or errSeeding until the server has its lost states
+// back.
+func (s *server) client() (rueidis.Client, error) {
+	if s.seeds.pending(s.connection) {
+		return nil, errSeeding
+	}
+	return s.connection.Client()
+}
+
+// seed has all servers get their lost states back until ctx ends.
+func (s *servers) seed(ctx context.Context) {
+	tick := time.NewTicker(seedTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			for server := range s.all() {
+				server.seed(ctx)
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// forgetSeeds forgets the states of all servers.
+func (s *servers) forgetSeeds() {
+	for server := range s.all() {
+		server.seeds.clear()
+	}
+}
+
+// resets is the key, after the prefix, that each reset changes. Another process finds the change at
+// its next beat, and forgets its states. resetsLife is more than the time between two beats.
+const (
+	resets     = "resets"
+	resetsLife = 24 * time.Hour
+)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -218,13 +219,30 @@ func (a *service) Grant(ctx context.Context, in *adminv1.GrantRequest) (*adminv1
 	if a.options.Grants == nil {
 		return nil, errNoGrants()
 	}
-	given, replaced, err := a.options.Grants.Grant(ctx, render.FromGrant(in.GetGrant()))
+	g := render.FromGrant(in.GetGrant())
+	idle := a.idle(ctx, &g)
+	given, replaced, err := a.options.Grants.Grant(ctx, g)
 	if err != nil {
 		return nil, a.grantError(ctx, err)
 	}
-	out := &adminv1.GrantResponse{Grant: render.Grant(a.options.Limiter, given), Replaced: render.Grant(nil, replaced)}
+	out := render.Given(a.options.Limiter, given)
+	out.Replaced, out.NoHits = render.Grant(nil, replaced), idle
 	out.Kept, out.Durable = a.options.Grants.Kept()
 	return out, nil
+}
+
+// idle reports whether the key of a grant has no hits now. False if the store does not say.
+func (a *service) idle(ctx context.Context, g *limiter.Grant) bool {
+	request := &limiter.Request{Domain: g.Domain}
+	d := request.Add()
+	d.Entries, d.Probe = g.Entries, true
+	all, err := a.options.Limiter.Explain(ctx, request)
+	if err != nil || len(all[0].Limits) == 0 {
+		return false
+	}
+	return !slices.ContainsFunc(all[0].Limits, func(l limiter.LimitState) bool {
+		return l.Limit.Requests == 0 || l.Decision.Remaining != l.Limit.Capacity()
+	})
 }
 
 // ListGrants implements the AdminService.

@@ -78,6 +78,7 @@ type Grantable struct {
 	Rule   *descriptors.Rule
 	Key    string              // of the first of the limits
 	Others []string            // the keys of the other limits
+	Before []descriptors.Limit // the limits without the grant
 	Limits []descriptors.Limit // with the numbers of the grant; the rule's own with GivesUnlimited
 }
 
@@ -113,7 +114,7 @@ func (l *Limiter) Grantable(g *Grant) (Grantable, error) {
 		} else {
 			out.Others = append(out.Others, key)
 		}
-		out.Limits = append(out.Limits, changed)
+		out.Before, out.Limits = append(out.Before, *limit), append(out.Limits, changed)
 	}
 	if len(out.Limits) == 0 {
 		return Grantable{}, fmt.Errorf("%w: limit: %q: rule %s has the limits %q", ErrNotGrantable, g.Limit, rule.Path, labels)

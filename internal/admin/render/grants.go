@@ -40,6 +40,27 @@ func Grant(l *limiter.Limiter, g *limiter.Grant) *adminv1.Grant {
 	return out
 }
 
+// Given returns the answer to a grant: the grant, its rule, and its limits before and after.
+func Given(l *limiter.Limiter, g *limiter.Grant) *adminv1.GrantResponse {
+	out := &adminv1.GrantResponse{Grant: Grant(l, g)}
+	target, err := l.Grantable(g)
+	if err != nil { // the rules have changed; the grant says so
+		return out
+	}
+	out.Rule = Rule(target.Rule)
+	if d := l.Rules().Domain(g.Domain); d != nil && target.Rule == d.Default {
+		out.Default, out.NearestMiss = true, NearestMiss(d, g.Entries, target.Rule)
+	}
+	for i, key := range append([]string{target.Key}, target.Others...) {
+		limit := &adminv1.GrantedLimit{Key: key, Name: target.Before[i].Label(), Before: Limit(&target.Before[i])}
+		if g.Gives != limiter.GivesUnlimited {
+			limit.After = Limit(&target.Limits[i])
+		}
+		out.Limits = append(out.Limits, limit)
+	}
+	return out
+}
+
 // FromGrant returns a grant as the limiter has it, without the fields that the server sets.
 func FromGrant(in *adminv1.Grant) limiter.Grant {
 	g := limiter.Grant{
@@ -65,7 +86,38 @@ func FromGrant(in *adminv1.Grant) limiter.Grant {
 // GivenText returns a grant that was given as lines of a label and a text.
 func GivenText(r *adminv1.GrantResponse) string {
 	var b strings.Builder
-	writeGrant(&b, r.GetGrant())
+	line := func(label, text string) { fmt.Fprintf(&b, "%-7s %s\n", label, text) }
+	g := r.GetGrant()
+	line("grant", printable.Text(g.GetId()))
+	line("for", printable.Text(g.GetDomain())+" "+EntriesText(g.GetEntries()))
+	if rule := r.GetRule(); r.GetDefault() {
+		line("rule", "the domain's default ("+Place(rule.GetFile(), rule.GetLine())+")")
+	} else if rule != nil {
+		line("rule", rule.GetPath()+" ("+Place(rule.GetFile(), rule.GetLine())+")")
+	}
+	if why := g.GetWithoutEffect(); why != "" {
+		line("key", "without effect: "+printable.Text(why))
+	}
+	for _, l := range r.GetLimits() {
+		line("key", printable.Text(l.GetKey()))
+		name := ""
+		if len(r.GetRule().GetLimits()) > 1 {
+			name = " (--limit " + l.GetName() + ")"
+		}
+		line("before", LimitText(l.GetBefore())+name)
+		if l.GetAfter() == nil {
+			line("after", "everything passes")
+		} else {
+			line("after", LimitText(l.GetAfter()))
+		}
+	}
+	writeGift(&b, g)
+	if r.GetDefault() {
+		line("warning", "no rule but the default matches these entries: "+printable.Escaped(r.GetNearestMiss().GetWhy()))
+	}
+	if r.GetNoHits() {
+		line("warning", "the key has no hits now: if its client sends requests, the entries may be wrong (sidecar watch shows them)")
+	}
 	kept := r.GetKept()
 	if !r.GetDurable() {
 		kept += " (a restart forgets it)"
@@ -112,6 +164,12 @@ func writeGrant(b *strings.Builder, g *adminv1.Grant) {
 			line("key", printable.Text(key))
 		}
 	}
+	writeGift(b, g)
+}
+
+// writeGift writes the change, the end and the reason of a grant.
+func writeGift(b *strings.Builder, g *adminv1.Grant) {
+	line := func(label, text string) { fmt.Fprintf(b, "%-7s %s\n", label, text) }
 	line("gives", givesText(g))
 	line("until", timeText(g.GetUntil()))
 	by := ""

@@ -3920,7 +3920,17 @@ type GrantResponse struct {
 	// Whether the grant outlives the process.
 	Durable bool `protobuf:"varint,3,opt,name=durable,proto3" json:"durable,omitempty"`
 	// The grant that it replaced; absent without one.
-	Replaced      *Grant `protobuf:"bytes,4,opt,name=replaced,proto3" json:"replaced,omitempty"`
+	Replaced *Grant `protobuf:"bytes,4,opt,name=replaced,proto3" json:"replaced,omitempty"`
+	// The rule that counts the key.
+	Rule *Rule `protobuf:"bytes,5,opt,name=rule,proto3" json:"rule,omitempty"`
+	// Whether that rule is the domain's default limit, as no other rule matches the entries.
+	Default bool `protobuf:"varint,6,opt,name=default,proto3" json:"default,omitempty"`
+	// The place in the rules where the search ended, where the rule is the default; else absent.
+	NearestMiss *NearestMiss `protobuf:"bytes,7,opt,name=nearest_miss,json=nearestMiss,proto3" json:"nearest_miss,omitempty"`
+	// The limits that the grant changes, in the order of the rule.
+	Limits []*GrantedLimit `protobuf:"bytes,8,rep,name=limits,proto3" json:"limits,omitempty"`
+	// Whether the key had no hits when the grant was given, so that the entries may be wrong. False where the store did not say.
+	NoHits        bool `protobuf:"varint,9,opt,name=no_hits,json=noHits,proto3" json:"no_hits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3983,6 +3993,114 @@ func (x *GrantResponse) GetReplaced() *Grant {
 	return nil
 }
 
+func (x *GrantResponse) GetRule() *Rule {
+	if x != nil {
+		return x.Rule
+	}
+	return nil
+}
+
+func (x *GrantResponse) GetDefault() bool {
+	if x != nil {
+		return x.Default
+	}
+	return false
+}
+
+func (x *GrantResponse) GetNearestMiss() *NearestMiss {
+	if x != nil {
+		return x.NearestMiss
+	}
+	return nil
+}
+
+func (x *GrantResponse) GetLimits() []*GrantedLimit {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *GrantResponse) GetNoHits() bool {
+	if x != nil {
+		return x.NoHits
+	}
+	return false
+}
+
+// GrantedLimit is a limit that a grant changes.
+type GrantedLimit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The key that counts the hits, readable.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// The text by which Grant.limit names this limit among the limits of the rule.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The limit without a grant.
+	Before *Limit `protobuf:"bytes,3,opt,name=before,proto3" json:"before,omitempty"`
+	// The limit with the grant; absent where everything passes.
+	After         *Limit `protobuf:"bytes,4,opt,name=after,proto3" json:"after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GrantedLimit) Reset() {
+	*x = GrantedLimit{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GrantedLimit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GrantedLimit) ProtoMessage() {}
+
+func (x *GrantedLimit) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GrantedLimit.ProtoReflect.Descriptor instead.
+func (*GrantedLimit) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *GrantedLimit) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *GrantedLimit) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GrantedLimit) GetBefore() *Limit {
+	if x != nil {
+		return x.Before
+	}
+	return nil
+}
+
+func (x *GrantedLimit) GetAfter() *Limit {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
 // ListGrantsRequest chooses grants.
 type ListGrantsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3996,7 +4114,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4008,7 +4126,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4021,7 +4139,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListGrantsRequest) GetDomain() string {
@@ -4055,7 +4173,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4067,7 +4185,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4080,7 +4198,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*Grant {
@@ -4124,7 +4242,7 @@ type RevokeRequest struct {
 
 func (x *RevokeRequest) Reset() {
 	*x = RevokeRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4136,7 +4254,7 @@ func (x *RevokeRequest) String() string {
 func (*RevokeRequest) ProtoMessage() {}
 
 func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4149,7 +4267,7 @@ func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RevokeRequest) GetId() string {
@@ -4179,7 +4297,7 @@ type RevokeResponse struct {
 
 func (x *RevokeResponse) Reset() {
 	*x = RevokeResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4191,7 +4309,7 @@ func (x *RevokeResponse) String() string {
 func (*RevokeResponse) ProtoMessage() {}
 
 func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4204,7 +4322,7 @@ func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
 func (*RevokeResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *RevokeResponse) GetGrant() *Grant {
@@ -4234,7 +4352,7 @@ type SetLogLevelRequest struct {
 
 func (x *SetLogLevelRequest) Reset() {
 	*x = SetLogLevelRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4246,7 +4364,7 @@ func (x *SetLogLevelRequest) String() string {
 func (*SetLogLevelRequest) ProtoMessage() {}
 
 func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4259,7 +4377,7 @@ func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelRequest.ProtoReflect.Descriptor instead.
 func (*SetLogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *SetLogLevelRequest) GetLevel() string {
@@ -4289,7 +4407,7 @@ type SetLogLevelResponse struct {
 
 func (x *SetLogLevelResponse) Reset() {
 	*x = SetLogLevelResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4301,7 +4419,7 @@ func (x *SetLogLevelResponse) String() string {
 func (*SetLogLevelResponse) ProtoMessage() {}
 
 func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4314,7 +4432,7 @@ func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelResponse.ProtoReflect.Descriptor instead.
 func (*SetLogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *SetLogLevelResponse) GetLevel() string {
@@ -4348,7 +4466,7 @@ type ReleaseHolderResponse_Release struct {
 
 func (x *ReleaseHolderResponse_Release) Reset() {
 	*x = ReleaseHolderResponse_Release{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4360,7 +4478,7 @@ func (x *ReleaseHolderResponse_Release) String() string {
 func (*ReleaseHolderResponse_Release) ProtoMessage() {}
 
 func (x *ReleaseHolderResponse_Release) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4703,12 +4821,22 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"other_keys\x18\x10 \x03(\tR\totherKeysB\a\n" +
 	"\x05gives\":\n" +
 	"\fGrantRequest\x12*\n" +
-	"\x05grant\x18\x01 \x01(\v2\x14.weir.admin.v1.GrantR\x05grant\"\x9b\x01\n" +
+	"\x05grant\x18\x01 \x01(\v2\x14.weir.admin.v1.GrantR\x05grant\"\xeb\x02\n" +
 	"\rGrantResponse\x12*\n" +
 	"\x05grant\x18\x01 \x01(\v2\x14.weir.admin.v1.GrantR\x05grant\x12\x12\n" +
 	"\x04kept\x18\x02 \x01(\tR\x04kept\x12\x18\n" +
 	"\adurable\x18\x03 \x01(\bR\adurable\x120\n" +
-	"\breplaced\x18\x04 \x01(\v2\x14.weir.admin.v1.GrantR\breplaced\"?\n" +
+	"\breplaced\x18\x04 \x01(\v2\x14.weir.admin.v1.GrantR\breplaced\x12'\n" +
+	"\x04rule\x18\x05 \x01(\v2\x13.weir.admin.v1.RuleR\x04rule\x12\x18\n" +
+	"\adefault\x18\x06 \x01(\bR\adefault\x12=\n" +
+	"\fnearest_miss\x18\a \x01(\v2\x1a.weir.admin.v1.NearestMissR\vnearestMiss\x123\n" +
+	"\x06limits\x18\b \x03(\v2\x1b.weir.admin.v1.GrantedLimitR\x06limits\x12\x17\n" +
+	"\ano_hits\x18\t \x01(\bR\x06noHits\"\x8e\x01\n" +
+	"\fGrantedLimit\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12,\n" +
+	"\x06before\x18\x03 \x01(\v2\x14.weir.admin.v1.LimitR\x06before\x12*\n" +
+	"\x05after\x18\x04 \x01(\v2\x14.weir.admin.v1.LimitR\x05after\"?\n" +
 	"\x11ListGrantsRequest\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
 	"\x04most\x18\x02 \x01(\rR\x04most\"\x88\x01\n" +
@@ -4791,7 +4919,7 @@ func file_weir_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_weir_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_weir_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_weir_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
 var file_weir_admin_v1_admin_proto_goTypes = []any{
 	(Unit)(0),                             // 0: weir.admin.v1.Unit
 	(HolderStatus)(0),                     // 1: weir.admin.v1.HolderStatus
@@ -4839,33 +4967,34 @@ var file_weir_admin_v1_admin_proto_goTypes = []any{
 	(*Grant)(nil),                         // 43: weir.admin.v1.Grant
 	(*GrantRequest)(nil),                  // 44: weir.admin.v1.GrantRequest
 	(*GrantResponse)(nil),                 // 45: weir.admin.v1.GrantResponse
-	(*ListGrantsRequest)(nil),             // 46: weir.admin.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),            // 47: weir.admin.v1.ListGrantsResponse
-	(*RevokeRequest)(nil),                 // 48: weir.admin.v1.RevokeRequest
-	(*RevokeResponse)(nil),                // 49: weir.admin.v1.RevokeResponse
-	(*SetLogLevelRequest)(nil),            // 50: weir.admin.v1.SetLogLevelRequest
-	(*SetLogLevelResponse)(nil),           // 51: weir.admin.v1.SetLogLevelResponse
-	(*ReleaseHolderResponse_Release)(nil), // 52: weir.admin.v1.ReleaseHolderResponse.Release
-	(*durationpb.Duration)(nil),           // 53: google.protobuf.Duration
-	(*structpb.Struct)(nil),               // 54: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),         // 55: google.protobuf.Timestamp
+	(*GrantedLimit)(nil),                  // 46: weir.admin.v1.GrantedLimit
+	(*ListGrantsRequest)(nil),             // 47: weir.admin.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),            // 48: weir.admin.v1.ListGrantsResponse
+	(*RevokeRequest)(nil),                 // 49: weir.admin.v1.RevokeRequest
+	(*RevokeResponse)(nil),                // 50: weir.admin.v1.RevokeResponse
+	(*SetLogLevelRequest)(nil),            // 51: weir.admin.v1.SetLogLevelRequest
+	(*SetLogLevelResponse)(nil),           // 52: weir.admin.v1.SetLogLevelResponse
+	(*ReleaseHolderResponse_Release)(nil), // 53: weir.admin.v1.ReleaseHolderResponse.Release
+	(*durationpb.Duration)(nil),           // 54: google.protobuf.Duration
+	(*structpb.Struct)(nil),               // 55: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),         // 56: google.protobuf.Timestamp
 }
 var file_weir_admin_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: weir.admin.v1.LimitOverride.unit:type_name -> weir.admin.v1.Unit
 	4,  // 1: weir.admin.v1.Descriptor.entries:type_name -> weir.admin.v1.Entry
 	5,  // 2: weir.admin.v1.Descriptor.limit:type_name -> weir.admin.v1.LimitOverride
-	53, // 3: weir.admin.v1.Limit.period:type_name -> google.protobuf.Duration
-	53, // 4: weir.admin.v1.Limit.at_most:type_name -> google.protobuf.Duration
+	54, // 3: weir.admin.v1.Limit.period:type_name -> google.protobuf.Duration
+	54, // 4: weir.admin.v1.Limit.at_most:type_name -> google.protobuf.Duration
 	8,  // 5: weir.admin.v1.Limit.table:type_name -> weir.admin.v1.Table
 	7,  // 6: weir.admin.v1.Rule.limits:type_name -> weir.admin.v1.Limit
-	54, // 7: weir.admin.v1.Rule.metadata:type_name -> google.protobuf.Struct
-	55, // 8: weir.admin.v1.Holder.begun_at:type_name -> google.protobuf.Timestamp
-	55, // 9: weir.admin.v1.Holder.until:type_name -> google.protobuf.Timestamp
+	55, // 7: weir.admin.v1.Rule.metadata:type_name -> google.protobuf.Struct
+	56, // 8: weir.admin.v1.Holder.begun_at:type_name -> google.protobuf.Timestamp
+	56, // 9: weir.admin.v1.Holder.until:type_name -> google.protobuf.Timestamp
 	7,  // 10: weir.admin.v1.Holders.limit:type_name -> weir.admin.v1.Limit
 	10, // 11: weir.admin.v1.Holders.holders:type_name -> weir.admin.v1.Holder
 	7,  // 12: weir.admin.v1.LimitExplanation.limit:type_name -> weir.admin.v1.Limit
-	53, // 13: weir.admin.v1.LimitExplanation.retry_after:type_name -> google.protobuf.Duration
-	53, // 14: weir.admin.v1.LimitExplanation.reset_after:type_name -> google.protobuf.Duration
+	54, // 13: weir.admin.v1.LimitExplanation.retry_after:type_name -> google.protobuf.Duration
+	54, // 14: weir.admin.v1.LimitExplanation.reset_after:type_name -> google.protobuf.Duration
 	11, // 15: weir.admin.v1.LimitExplanation.holders:type_name -> weir.admin.v1.Holders
 	10, // 16: weir.admin.v1.LimitExplanation.holder:type_name -> weir.admin.v1.Holder
 	1,  // 17: weir.admin.v1.LimitExplanation.holder_status:type_name -> weir.admin.v1.HolderStatus
@@ -4883,83 +5012,88 @@ var file_weir_admin_v1_admin_proto_depIdxs = []int32{
 	9,  // 29: weir.admin.v1.ListHoldersResponse.rule:type_name -> weir.admin.v1.Rule
 	11, // 30: weir.admin.v1.ListHoldersResponse.limits:type_name -> weir.admin.v1.Holders
 	4,  // 31: weir.admin.v1.ReleaseHolderRequest.entries:type_name -> weir.admin.v1.Entry
-	52, // 32: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
+	53, // 32: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
 	26, // 33: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
-	55, // 34: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	55, // 35: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
-	55, // 36: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
-	55, // 37: weir.admin.v1.RulesPage.unconfirmed_since:type_name -> google.protobuf.Timestamp
+	56, // 34: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	56, // 35: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
+	56, // 36: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
+	56, // 37: weir.admin.v1.RulesPage.unconfirmed_since:type_name -> google.protobuf.Timestamp
 	9,  // 38: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
 	9,  // 39: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
 	31, // 40: weir.admin.v1.StatusResponse.requests:type_name -> weir.admin.v1.RequestsStatus
 	32, // 41: weir.admin.v1.StatusResponse.store:type_name -> weir.admin.v1.StoreStatus
 	25, // 42: weir.admin.v1.StatusResponse.loads:type_name -> weir.admin.v1.RulesPage
 	33, // 43: weir.admin.v1.RequestsStatus.latency:type_name -> weir.admin.v1.Latency
-	55, // 44: weir.admin.v1.StoreStatus.since:type_name -> google.protobuf.Timestamp
+	56, // 44: weir.admin.v1.StoreStatus.since:type_name -> google.protobuf.Timestamp
 	33, // 45: weir.admin.v1.StoreStatus.latency:type_name -> weir.admin.v1.Latency
 	4,  // 46: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
 	2,  // 47: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
 	36, // 48: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
-	55, // 49: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
-	53, // 50: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
+	56, // 49: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
+	54, // 50: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
 	37, // 51: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
 	4,  // 52: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
 	2,  // 53: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
 	38, // 54: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
 	39, // 55: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
 	7,  // 56: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
-	53, // 57: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
-	53, // 58: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
+	54, // 57: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
+	54, // 58: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
 	3,  // 59: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
-	53, // 60: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
+	54, // 60: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
 	42, // 61: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
-	53, // 62: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
+	54, // 62: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
 	4,  // 63: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
 	7,  // 64: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
-	53, // 65: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
+	54, // 65: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
 	5,  // 66: weir.admin.v1.TopKey.override:type_name -> weir.admin.v1.LimitOverride
 	4,  // 67: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
-	55, // 68: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
-	55, // 69: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
+	56, // 68: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
+	56, // 69: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
 	43, // 70: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
 	43, // 71: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
 	43, // 72: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
-	43, // 73: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
-	43, // 74: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
-	7,  // 75: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
-	10, // 76: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
-	1,  // 77: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
-	15, // 78: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
-	17, // 79: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
-	23, // 80: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
-	19, // 81: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
-	21, // 82: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
-	34, // 83: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
-	40, // 84: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
-	44, // 85: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
-	46, // 86: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
-	48, // 87: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
-	50, // 88: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
-	29, // 89: weir.admin.v1.AdminService.Status:input_type -> weir.admin.v1.StatusRequest
-	27, // 90: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
-	16, // 91: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
-	18, // 92: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
-	24, // 93: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
-	20, // 94: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
-	22, // 95: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
-	35, // 96: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
-	41, // 97: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
-	45, // 98: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
-	47, // 99: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
-	49, // 100: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
-	51, // 101: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
-	30, // 102: weir.admin.v1.AdminService.Status:output_type -> weir.admin.v1.StatusResponse
-	28, // 103: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
-	91, // [91:104] is the sub-list for method output_type
-	78, // [78:91] is the sub-list for method input_type
-	78, // [78:78] is the sub-list for extension type_name
-	78, // [78:78] is the sub-list for extension extendee
-	0,  // [0:78] is the sub-list for field type_name
+	9,  // 73: weir.admin.v1.GrantResponse.rule:type_name -> weir.admin.v1.Rule
+	39, // 74: weir.admin.v1.GrantResponse.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	46, // 75: weir.admin.v1.GrantResponse.limits:type_name -> weir.admin.v1.GrantedLimit
+	7,  // 76: weir.admin.v1.GrantedLimit.before:type_name -> weir.admin.v1.Limit
+	7,  // 77: weir.admin.v1.GrantedLimit.after:type_name -> weir.admin.v1.Limit
+	43, // 78: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
+	43, // 79: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
+	7,  // 80: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
+	10, // 81: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
+	1,  // 82: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
+	15, // 83: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
+	17, // 84: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
+	23, // 85: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
+	19, // 86: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
+	21, // 87: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
+	34, // 88: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
+	40, // 89: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
+	44, // 90: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
+	47, // 91: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
+	49, // 92: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
+	51, // 93: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
+	29, // 94: weir.admin.v1.AdminService.Status:input_type -> weir.admin.v1.StatusRequest
+	27, // 95: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
+	16, // 96: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
+	18, // 97: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
+	24, // 98: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
+	20, // 99: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
+	22, // 100: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
+	35, // 101: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
+	41, // 102: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
+	45, // 103: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
+	48, // 104: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
+	50, // 105: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
+	52, // 106: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
+	30, // 107: weir.admin.v1.AdminService.Status:output_type -> weir.admin.v1.StatusResponse
+	28, // 108: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
+	96, // [96:109] is the sub-list for method output_type
+	83, // [83:96] is the sub-list for method input_type
+	83, // [83:83] is the sub-list for extension type_name
+	83, // [83:83] is the sub-list for extension extendee
+	0,  // [0:83] is the sub-list for field type_name
 }
 
 func init() { file_weir_admin_v1_admin_proto_init() }
@@ -4977,14 +5111,14 @@ func file_weir_admin_v1_admin_proto_init() {
 		(*Grant_Factor)(nil),
 		(*Grant_Unlimited)(nil),
 	}
-	file_weir_admin_v1_admin_proto_msgTypes[46].OneofWrappers = []any{}
+	file_weir_admin_v1_admin_proto_msgTypes[47].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_weir_admin_v1_admin_proto_rawDesc), len(file_weir_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   49,
+			NumMessages:   50,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -87,6 +88,7 @@ type Server struct {
 	hub      *watch.Hub // of the watchers
 	denials  denials
 	pages    http.Handler
+	at       atomic.Pointer[net.TCPAddr] // of Serve; nil before
 	draining atomic.Bool
 }
 

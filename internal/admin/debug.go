@@ -39,7 +39,7 @@ func (s *Server) Debug(write func(io.Writer) error) http.Handler {
 			profiles[i] = profiles[i].Local()
 		}
 	}
-	return s.handler(web.Index(append(profiles,
+	return s.handler(web.Index(func() string { return "" }, append(profiles,
 		web.At("GET /rlconfig", "limits in force, and why others are not", web.Few(s.limitLines)),
 		web.At("GET /stats", "counters", web.Few(func(w http.ResponseWriter, _ *http.Request) {
 			var b strings.Builder

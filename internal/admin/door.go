@@ -97,6 +97,9 @@ func (s *Server) Serve(l net.Listener) error {
 	if s.options.Access.TLS != nil {
 		secure = wire.NewSecure(wire.ALPN(s.options.Access.TLS), s.options.Logger)
 	}
+	if at, ok := l.Addr().(*net.TCPAddr); ok {
+		s.at.Store(at)
+	}
 	both := wire.NewSplit(l, secure, wire.HandshakeTimeout)
 	s.people.Begin()
 	failed := make(chan error, 3)

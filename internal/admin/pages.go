@@ -3,6 +3,7 @@ package admin
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 
@@ -33,7 +34,28 @@ func (s *Server) newPages() http.Handler {
 	if s.options.Pprof {
 		pages = append(pages, web.Profiles()...)
 	}
-	return s.handler(web.Index(pages...)...)
+	return s.handler(web.Index(s.whereAdmin, pages...)...)
+}
+
+// whereAdmin says where the admin page is, in a paragraph; "" before Serve.
+func (s *Server) whereAdmin() string {
+	at := s.at.Load()
+	if at == nil {
+		return ""
+	}
+	scheme, where := "http", ""
+	if s.options.Access.TLS != nil {
+		scheme = "https"
+	}
+	switch {
+	case at.IP.IsUnspecified():
+		where = fmt.Sprintf("port %d, by %s", at.Port, scheme)
+	case at.IP.IsLoopback():
+		where = fmt.Sprintf("%s://%s/ of this machine", scheme, at)
+	default:
+		where = fmt.Sprintf("%s://%s/", scheme, at)
+	}
+	return "The admin page is at " + where + ".\n\n"
 }
 
 // handler returns a handler of pages. The log of the service has their panics.

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"strings"
 	"sync"
@@ -66,6 +68,41 @@ func TestPages(t *testing.T) {
 			}
 		}
 	})
+}
+
+// listenerAt is a listener with another address.
+type listenerAt struct {
+	net.Listener
+	at net.Addr
+}
+
+func (l listenerAt) Addr() net.Addr { return l.at }
+
+func TestTheFirstPageNamesTheAdminPage(t *testing.T) {
+	for at, want := range map[string]string{
+		"127.0.0.1:8082": "The admin page is at http://127.0.0.1:8082/ of this machine.\n\n/healthcheck: ",
+		"[::1]:8082":     "The admin page is at http://[::1]:8082/ of this machine.\n\n/healthcheck: ",
+		"192.0.2.7:9000": "The admin page is at http://192.0.2.7:9000/.\n\n/healthcheck: ",
+		"[::]:9000":      "The admin page is at port 9000, by http.\n\n/healthcheck: ",
+	} {
+		f := start(t, watchedRules, nil)
+		if body := f.fetch(t, "GET", "/", "").Body.String(); !strings.HasPrefix(body, "/healthcheck: ") {
+			t.Errorf("without an admin address: got %q", body)
+		}
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() { _ = f.admin.Serve(listenerAt{l, net.TCPAddrFromAddrPort(netip.MustParseAddrPort(at))}) }()
+		body := ""
+		for end := time.Now().Add(10 * time.Second); body == "" || !strings.HasPrefix(body, want) && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			body = f.fetch(t, "GET", "/", "").Body.String()
+		}
+		if !strings.HasPrefix(body, want) {
+			t.Errorf("%s: got %q, want %q", at, body, want)
+		}
+		f.admin.Close()
+	}
 }
 
 func TestReadersThatStallAreBroken(t *testing.T) {

@@ -122,8 +122,8 @@ func Busy(w http.ResponseWriter) {
 	Text(w, http.StatusServiceUnavailable, "too many requests for this page are under way")
 }
 
-// Index returns the pages with one more at /, which lists them.
-func Index(all ...Page) []Page {
+// Index returns the pages with one more at /, which lists them below a text of the moment.
+func Index(head func() string, all ...Page) []Page {
 	var lines []string
 	for _, p := range all {
 		if p.About != "" {
@@ -132,7 +132,7 @@ func Index(all ...Page) []Page {
 	}
 	slices.Sort(lines)
 	return append(all, Page{"GET /{$}", "", func(w http.ResponseWriter, _ *http.Request) {
-		Text(w, http.StatusOK, strings.Join(lines, ""))
+		Text(w, http.StatusOK, head()+strings.Join(lines, ""))
 	}})
 }
 

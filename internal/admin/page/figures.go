@@ -84,10 +84,10 @@ func rate(now, before uint64, step time.Duration) float64 {
 }
 
 // between returns the point between two samples.
-func between(before, now *adminv1.RequestsStatus, from, to time.Time) point {
-	step := to.Sub(from)
+func between(from, to sample) point {
+	step, before, now := to.at.Sub(from.at), from.is.GetRequests(), to.is.GetRequests()
 	return point{
-		At:     to.UnixMilli(),
+		At:     to.at.UnixMilli(),
 		Passed: rate(now.GetPassed(), before.GetPassed(), step),
 		Denied: rate(now.GetDenied(), before.GetDenied(), step),
 		Failed: rate(now.GetFailed(), before.GetFailed(), step),

@@ -21,13 +21,20 @@ const (
 	liveStep   = time.Second      // between samples while somebody looks
 	curveStep  = 15 * time.Second // between the points of the curve of a rule
 	curveSteps = int(history / curveStep)
-	maxCurves  = 1000 // rules with a curve; of others only the rates show
-	maxRows    = 100  // rules that the page lists
-	slowness   = 50   // reading the rules may take this part of the time: 1 in so many
+	maxCurves  = 1000         // rules with a curve; of others only the rates show
+	maxRows    = 100          // rules that the page lists
+	early      = liveStep / 4 // timers are not exact
+	slowness   = 50           // reading the rules may take this part of the time: 1 in so many
 )
 
-// sampler keeps the rates of the last 15 minutes. The sampler reads a few counters every five
-// seconds, and every second while somebody looks.
+// sample is the counters at one moment.
+type sample struct {
+	is *adminv1.StatusResponse
+	at time.Time // zero before the first
+}
+
+// sampler keeps the rates of the last 15 minutes, in steps of five seconds. The sampler reads a few
+// counters every five seconds, and every second while somebody looks.
 type sampler struct {
 	status func(context.Context, *adminv1.StatusRequest) (*adminv1.StatusResponse, error)
 	all    func() iter.Seq[Rule]
@@ -35,9 +42,9 @@ type sampler struct {
 
 	mu      sync.Mutex // guards all below
 	viewers int
-	points  []point
-	before  *adminv1.StatusResponse
-	at      time.Time // of before
+	points  []point // one each idleStep
+	base    sample  // of the last point
+	before  sample
 	rules   map[any]*curve
 	rulesAt time.Time // of the last reading of rules
 	curveAt time.Time // of the last point of the curves
@@ -71,11 +78,7 @@ func newSampler(service adminv1.AdminServiceServer, rules func() iter.Seq[Rule])
 func (s *sampler) run(ctx context.Context) {
 	for {
 		s.sample(ctx, time.Now())
-		step := idleStep
-		if s.looking() {
-			step = liveStep
-		}
-		timer := time.NewTimer(step)
+		timer := time.NewTimer(s.wait())
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -87,10 +90,14 @@ func (s *sampler) run(ctx context.Context) {
 	}
 }
 
-func (s *sampler) looking() bool {
+// wait returns the time until the next sample.
+func (s *sampler) wait() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.viewers > 0
+	if s.viewers > 0 {
+		return liveStep
+	}
+	return max(time.Until(s.base.at.Add(idleStep)), liveStep)
 }
 
 // look notes one more viewer. The caller must call the result once.
@@ -147,18 +154,23 @@ func (s *sampler) sample(ctx context.Context, now time.Time) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.at.IsZero() && now.Sub(s.at) < liveStep/2 { // somebody has just come
+	if !s.before.at.IsZero() && now.Sub(s.before.at) < liveStep/2 { // somebody has just come
 		if s.live == nil {
 			s.showLocked(now, status, point{At: now.UnixMilli()})
 		}
 		return
 	}
 	var p point
-	if s.at.IsZero() {
+	fresh := sample{status, now}
+	if s.before.at.IsZero() {
 		p.At = now.UnixMilli()
+		s.base = fresh
 	} else {
-		p = between(s.before.GetRequests(), status.GetRequests(), s.at, now)
-		s.points = append(since(s.points, now.Add(-history)), p)
+		p = between(s.before, fresh)
+	}
+	if now.Sub(s.base.at) >= idleStep-early {
+		s.points = append(since(s.points, now.Add(-history)), between(s.base, fresh))
+		s.base = fresh
 	}
 	s.readRulesLocked(now)
 	if s.viewers > 0 {
@@ -166,7 +178,7 @@ func (s *sampler) sample(ctx context.Context, now time.Time) {
 	} else {
 		s.live = nil // old by the time that somebody comes
 	}
-	s.before, s.at = status, now
+	s.before = fresh
 }
 
 // readRulesLocked reads the counts of the rules: while somebody looks at each sample, else for each
@@ -176,7 +188,6 @@ func (s *sampler) readRulesLocked(now time.Time) {
 	if s.viewers > 0 {
 		step = liveStep
 	}
-	const early = liveStep / 4 // timers are not exact
 	if s.all == nil || !s.rulesAt.IsZero() && now.Sub(s.rulesAt) < max(step, s.pause)-early {
 		return
 	}
@@ -281,7 +292,8 @@ type row struct {
 
 // state is all that the page shows, without curves.
 type state struct {
-	Point     point   `json:"point"`
+	Point     point   `json:"point"`     // since the state before
+	Newest    point   `json:"newest"`    // of the history; zero before the first
 	Unmatched float64 `json:"unmatched"` // descriptors per second, as the next
 	NoDomain  float64 `json:"noDomain"`
 	StoreP99  float64 `json:"storeP99"` // of the answers of Redis in seconds, over the last step
@@ -293,20 +305,24 @@ type state struct {
 
 // showLocked puts the state for viewers in place.
 func (s *sampler) showLocked(now time.Time, status *adminv1.StatusResponse, p point) {
-	step := now.Sub(s.at)
-	if s.at.IsZero() {
+	step := now.Sub(s.before.at)
+	if s.before.at.IsZero() {
 		step = 0
 	}
 	data, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(status)
 	if err != nil { // no text of a status can fail
 		return
 	}
-	before, requests := s.before.GetRequests(), status.GetRequests()
+	var newest point
+	if n := len(s.points); n > 0 {
+		newest = s.points[n-1]
+	}
+	before, requests := s.before.is.GetRequests(), status.GetRequests()
 	live, err := json.Marshal(state{
-		Point: p, Status: data, Rules: s.rowsLocked(), Number: s.number,
+		Point: p, Newest: newest, Status: data, Rules: s.rowsLocked(), Number: s.number,
 		Unmatched: rate(requests.GetUnmatched(), before.GetUnmatched(), step),
 		NoDomain:  rate(requests.GetNoDomain(), before.GetNoDomain(), step),
-		StoreP99:  quantile(s.before.GetStore().GetLatency(), status.GetStore().GetLatency(), 0.99),
+		StoreP99:  quantile(s.before.is.GetStore().GetLatency(), status.GetStore().GetLatency(), 0.99),
 	})
 	if err != nil { // no value of a state can fail
 		return

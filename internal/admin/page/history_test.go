@@ -85,11 +85,53 @@ func TestRatesAreTheDifferenceOfTwoSamples(t *testing.T) {
 	if p := now.Point; p.Passed != 15 || p.Denied != 5 || p.Failed != 1 || now.Unmatched != 2 || now.NoDomain != 3 {
 		t.Errorf("state: %+v", now)
 	}
-	if len(points) != 1 || points[0].At != at.Add(2*time.Second).UnixMilli() {
-		t.Errorf("points: %+v", points)
+	if len(points) != 0 {
+		t.Errorf("points of less than five seconds: %+v", points)
 	}
 	if len(now.Rules) != 2 || now.Rules[0].Path != "b" || now.Rules[0].Denied != 10 || now.Rules[0].Passed != 2.5 || now.Rules[0].Shadowed != 0.5 {
 		t.Errorf("rules: the one with denials must be first: %+v", now.Rules)
+	}
+}
+
+// A viewer brings a state each second, and the history goes on in the steps of before.
+func TestTheHistoryHasOneGrainWithAndWithoutViewers(t *testing.T) {
+	c := &counters{requests: &adminv1.RequestsStatus{Latency: &adminv1.Latency{Bounds: []float64{0.001, 0.002}, Counts: []uint64{0, 0, 0}}}}
+	s := c.sampler()
+	at := time.Unix(1_800_000_000, 0)
+	step := func(passed time.Duration, times float64) {
+		at = at.Add(passed)
+		c.requests.Passed += uint64(passed.Seconds() * times)
+		c.requests.Latency.Counts[0] += uint64(passed.Seconds() * times)
+		c.requests.Latency.Counts[1] += uint64(passed.Seconds() * times)
+		c.requests.Latency.Counts[2] += uint64(passed.Seconds() * times)
+		s.sample(t.Context(), at)
+	}
+	for range 4 {
+		step(idleStep, 10)
+	}
+	leave := s.look()
+	for i := range 20 { // a burst each five seconds
+		step(liveStep, []float64{50, 0, 0, 0, 0}[i%5])
+		now, points, _ := s.decoded(t)
+		if want := []float64{50, 0, 0, 0, 0}[i%5]; now.Point.Passed != want {
+			t.Errorf("second %d: the state has %v/s, want %v", i, now.Point.Passed, want)
+		}
+		if last := points[len(points)-1]; now.Newest != last {
+			t.Errorf("second %d: the newest point is %+v, want %+v", i, now.Newest, last)
+		}
+	}
+	leave()
+	for range 4 {
+		step(idleStep, 10)
+	}
+	_, points, _ := s.decoded(t)
+	for i, p := range points {
+		if p.Passed != 10 || p.P99 != 0.00099 || i > 0 && p.At-points[i-1].At != idleStep.Milliseconds() {
+			t.Errorf("point %d: %+v; want 10/s, within 0.99 ms, five seconds after the one before", i, p)
+		}
+	}
+	if len(points) != 11 {
+		t.Errorf("%d points, want 11", len(points))
 	}
 }
 

@@ -38,9 +38,9 @@ func TestEveryControlWorksUnderTraffic(t *testing.T) {
 		}
 		b.do(fill("#tail-form [name=domain]", "nothing"))
 		b.click("#tail-form button[type=submit]")
-		b.awaitText("#tail-state", "Waiting for requests.")
-		before := eval[float64](b, "points[points.length-1].t")
-		b.await(fmt.Sprintf("points[points.length-1].t >= %f + 2000", before))
+		b.awaitText("#tail-state", "Waiting for requests that fit the filter.")
+		before := eval[float64](b, "state.point.t")
+		b.await(fmt.Sprintf("state.point.t >= %f + 2000", before))
 		if n := eval[float64](b, "document.querySelectorAll('#tail-rows tr').length"); n > 0 {
 			t.Errorf("%v requests of a domain without requests", n)
 		}
@@ -49,7 +49,7 @@ func TestEveryControlWorksUnderTraffic(t *testing.T) {
 		b.t = t
 		b.do(choose("#keys-all select[id$=window]", "600s"), choose("#keys-all select[id$=order]", "TOP_ORDER_USED"))
 		b.await("document.querySelector('#keys-all tbody td[data-label=Used]')?.innerText.startsWith('100') && document.querySelector('#keys-all .note').innerText.startsWith('of the last')")
-		b.await("/^\\d[\\d.]* (µs|ms|s|min|h)$/.test(document.querySelector('#keys-all tbody td[data-label=\"Idle in\"]').innerText)")
+		b.await("/^\\d[\\d.]* (µs|ms|s|min|h)$/.test(document.querySelector('#keys-all tbody td[data-label=\"Reset after\"]').innerText)")
 		b.await("/ of \\d+ per \\w+.*, \\d+ left$/.test(document.querySelector('#keys-all tbody td[data-label=Used]').innerText)")
 	})
 	t.Run("the curve of a rule that denies nobody has no denials", func(t *testing.T) {

@@ -23,7 +23,7 @@ func TestAnEngineerSeesWhatIsWrong(t *testing.T) {
 		b.t = t
 		b.awaitText("#verdict", "of the requests are denied")
 		b.awaitText("#verdict", "shop: path=/search,client_id (shop.yaml:6)")
-		b.awaitText("#verdict", "Most for path=/search,client_id=alice")
+		b.awaitText("#verdict", "most of these for path=/search,client_id=alice")
 		b.awaitText("#verdict", "match no rule")
 		b.awaitText("#verdict", "Counts are in memory")
 		if first := eval[string](b, "document.querySelector('#verdict li').innerText"); !strings.Contains(first, "are denied") {
@@ -49,8 +49,8 @@ func TestAnEngineerSeesWhatIsWrong(t *testing.T) {
 	})
 	t.Run("a new second comes each second", func(t *testing.T) {
 		b.t = t
-		b.await("points.length > 3 && points[points.length-1].t - points[points.length-3].t < 2500 && Date.now() - points[points.length-1].t < 1500")
-		b.await(fmt.Sprintf("points[points.length-1].t >= %f + 2000", eval[float64](b, "points[points.length-1].t")))
+		b.await("recent.length > 3 && recent.at(-1).point.t - recent.at(-3).point.t < 2500 && Date.now() - state.point.t < 1500")
+		b.await(fmt.Sprintf("state.point.t >= %f + 2000", eval[float64](b, "state.point.t")))
 	})
 	t.Run("rules with their file, limit, rates and curve", func(t *testing.T) {
 		b.t = t

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -64,12 +65,18 @@ type weir struct {
 // serve runs a sidecar with rules.
 func serve(t *testing.T, rules string, args ...string) *weir {
 	t.Helper()
+	file := filepath.Join(t.TempDir(), "shop.yaml")
+	parts.Write(t, file, rules)
+	return serveFiles(t, file, args...)
+}
+
+// serveFiles runs a sidecar with the rules of a file or a directory.
+func serveFiles(t *testing.T, file string, args ...string) *weir {
+	t.Helper()
 	binary, err := sidecar()
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(t.TempDir(), "shop.yaml")
-	parts.Write(t, file, rules)
 	process, err := parts.StartSidecar(parts.Soon(t), binary, append([]string{
 		"--rules=" + file, "--grpc-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--admin-address=127.0.0.1:0",
 		"--drain-timeout=100ms",
@@ -225,8 +232,24 @@ func dial(t *testing.T, address string) *grpc.ClientConn {
 
 // charge asks about one entry.
 func charge(ctx context.Context, conn *grpc.ClientConn, domain, key, value string) error {
-	_, err := ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, &ratelimitv3.RateLimitRequest{
-		Domain: domain, Descriptors: []*rlsv3.RateLimitDescriptor{{Entries: []*rlsv3.RateLimitDescriptor_Entry{{Key: key, Value: value}}}},
-	})
+	return decide(ctx, conn, domain, &rlsv3.RateLimitDescriptor{Entries: []*rlsv3.RateLimitDescriptor_Entry{{Key: key, Value: value}}})
+}
+
+// send asks about descriptors, each as "key=value,key=value".
+func send(ctx context.Context, conn *grpc.ClientConn, domain string, descriptors ...string) error {
+	var all []*rlsv3.RateLimitDescriptor
+	for _, text := range descriptors {
+		d := new(rlsv3.RateLimitDescriptor)
+		for e := range strings.SplitSeq(text, ",") {
+			key, value, _ := strings.Cut(e, "=")
+			d.Entries = append(d.Entries, &rlsv3.RateLimitDescriptor_Entry{Key: key, Value: value})
+		}
+		all = append(all, d)
+	}
+	return decide(ctx, conn, domain, all...)
+}
+
+func decide(ctx context.Context, conn *grpc.ClientConn, domain string, all ...*rlsv3.RateLimitDescriptor) error {
+	_, err := ratelimitv3.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, &ratelimitv3.RateLimitRequest{Domain: domain, Descriptors: all})
 	return err
 }

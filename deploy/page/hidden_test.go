@@ -63,7 +63,7 @@ func TestAPageBehindAnotherTabLetsGoOfItsStreams(t *testing.T) {
 		b.activate()
 		b.awaitText("#live", "live")
 		b.await(fmt.Sprintf("document.querySelector('#tail-rows time').dateTime > %q && document.querySelector('#tail-state').innerText.startsWith('The newest first')", newest))
-		b.await(fmt.Sprintf("points.some(p => p.t === %f) && Date.now() - points[points.length-1].t < 1500", missed))
+		b.await(fmt.Sprintf("points.some(p => p.t === %f) && Date.now() - state.point.t < 1500", missed))
 		awaitFree(t, w, "/events", places-1)
 		awaitFree(t, w, "/tail", places-1)
 	})

@@ -71,7 +71,7 @@ func TestThePageIsReadableNarrowAndWideDarkAndLight(t *testing.T) {
 	w := serve(t, shop)
 	traffic(t, throughEnvoy(t, w))
 	b := watch(t, w)
-	b.awaitText("#verdict", "Most for")
+	b.awaitText("#verdict", "most of these for")
 	b.click("#rules-rows > tr .open")
 	b.awaitText("#rules-rows .detail", "client_id=alice")
 	b.do(scroll("#tail"))

@@ -30,7 +30,7 @@ func TestPictures(t *testing.T) {
 	b := open(t)
 	b.size(1280, 860)
 	b.show("http://" + w.Admin + "/")
-	b.awaitText("#verdict", "Most for")
+	b.awaitText("#verdict", "most of these for")
 	time.Sleep(wait)
 	b.shot(to("page-now.png"), false)
 	b.click("#rules-rows > tr .open")

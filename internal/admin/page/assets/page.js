@@ -1,190 +1,9 @@
-// The admin page: it asks the service of this address alone, and writes every text as text, never as markup.
+// The admin page: the state once a second, rules, keys, requests and forms.
 'use strict';
-
-const $ = id => document.getElementById(id);
-const SVG = 'http://www.w3.org/2000/svg';
-
-// el makes an element. Properties beginning with "on" are listeners, and the others attributes; false and undefined leave one out.
-function el(name, props, ...children) {
-  const e = document.createElement(name);
-  for (const [key, value] of Object.entries(props || {})) {
-    if (key.startsWith('on')) e.addEventListener(key.slice(2), value);
-    else if (value !== undefined && value !== false && value !== null) e.setAttribute(key, value === true ? '' : value);
-  }
-  e.append(...children.flat().filter(c => c !== undefined && c !== null && c !== false && c !== ''));
-  return e;
-}
-function svg(name, attributes) {
-  const e = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) e.setAttribute(key, value);
-  return e;
-}
-// put writes a text where it differs, so that nothing moves without need.
-function put(e, text) { if (e.textContent !== text) e.textContent = text; }
-
-// ---- numbers with units
-
-const whole = new Intl.NumberFormat('en', {maximumFractionDigits: 0});
-const some = new Intl.NumberFormat('en', {maximumFractionDigits: 1});
-const short = new Intl.NumberFormat('en', {notation: 'compact', maximumFractionDigits: 1});
-const count = n => n >= 1e6 ? short.format(n) : whole.format(n);
-const rateOf = n => (n >= 1e6 ? short.format(n) : n >= 100 ? whole.format(n) : some.format(n)) + '/s';
-// A number and its unit stay on one line.
-const part = (n, of) => of <= 0 || n <= 0 ? '0\u00a0%' : n / of < 0.001 ? 'under 0.1\u00a0%' : (n / of >= 0.0995 ? whole : some).format(100 * n / of) + '\u00a0%';
-function time(seconds) {
-  const s = Math.abs(seconds);
-  if (s === 0) return '0 s';
-  if (s < 0.001) return whole.format(s * 1e6) + ' µs';
-  if (s < 0.0995) return some.format(s * 1e3) + ' ms';
-  if (s < 1) return whole.format(s * 1e3) + ' ms';
-  if (s < 10) return some.format(s) + ' s';
-  if (s < 90) return whole.format(s) + ' s';
-  if (s < 5400) return whole.format(s / 60) + ' min';
-  if (s < 129600) return whole.format(s / 3600) + ' h';
-  return whole.format(s / 86400) + ' days';
-}
-const seconds = duration => duration ? parseFloat(duration) : 0; // "3.5s" of protobuf's JSON
-const clock = date => new Date(date).toLocaleTimeString('en-GB');
-const ago = date => time((Date.now() - new Date(date)) / 1000) + ' ago';
-const entriesText = entries => (entries || []).map(e => e.key + '=' + (e.value || '')).join(',');
-const place = (file, line) => file ? file + (line ? ':' + line : '') : '';
-// near shortens a place to the name of the file, with the whole place as a title.
-const near = (file, line) => file ? el('span', {title: place(file, line)}, place(file.slice(file.lastIndexOf('/') + 1), line)) : '';
-function limitText(l) {
-  if (!l) return '';
-  const period = l.period ? ' per ' + unit(l) : ' at once';
-  const burst = l.burst && l.burst !== l.requestsPerUnit ? ', burst ' + count(l.burst) : '';
-  return count(l.requestsPerUnit || 0) + period + burst;
-}
-const unit = l => l.unit ? (l.unitMultiplier > 1 ? l.unitMultiplier + ' ' + l.unit + 's' : l.unit) : time(seconds(l.period));
-
-// ---- asking the service
-
-class Refused extends Error { constructor(code, text) { super(text); this.code = code; } }
-
-async function call(method, request) {
-  let answer;
-  try {
-    answer = await fetch('/api/' + method, {method: 'POST', headers: {'Content-Type': 'application/json'}, body: JSON.stringify(request)});
-  } catch { throw new Refused(0, 'The service does not answer.'); }
-  if (answer.status === 401) { location.assign('/login'); }
-  if (!answer.ok) throw new Refused(answer.status, (await answer.text()).trim());
-  return answer.json();
-}
-
-let messageTimer;
-function say(text, bad) {
-  const m = $('message');
-  m.className = bad ? 'message bad' : 'message';
-  m.hidden = false;
-  put(m, text);
-  clearTimeout(messageTimer);
-  messageTimer = setTimeout(() => { m.hidden = true; }, bad ? 12000 : 5000);
-}
-async function attempt(work) {
-  try { return await work(); } catch (e) { say(e.message, true); return undefined; }
-}
-function confirmed(text, ok) {
-  const d = $('ask-dialog');
-  put($('ask-text'), text);
-  put($('ask-ok'), ok);
-  d.returnValue = '';
-  d.showModal();
-  return new Promise(done => d.addEventListener('close', () => done(d.returnValue === 'ok'), {once: true}));
-}
-
-// ---- charts
-
-const minutes = 15;
-let span = 2; // minutes that the charts show: 2, 5 or 15, as far as the history goes
-
-class Chart {
-  // floor is the lowest value of a logarithmic scale, undefined for a linear scale from 0.
-  constructor(figure, series, format, floor) {
-    this.series = series; this.format = format; this.floor = floor; this.points = [];
-    this.out = figure.querySelector('output');
-    this.svg = svg('svg', {viewBox: '0 0 900 150', preserveAspectRatio: 'none', 'aria-hidden': 'true'});
-    for (const y of [0.5, 75, 149.5]) this.svg.append(svg('line', {x1: 0, x2: 900, y1: y, y2: y, class: 'grid'}));
-    for (const x of [450]) this.svg.append(svg('line', {x1: x, x2: x, y1: 0, y2: 150, class: 'grid'}));
-    for (const s of series) this.svg.append(s.path = svg('path', {class: s.name}));
-    this.cursor = svg('line', {y1: 0, y2: 150, class: 'cursor', visibility: 'hidden'});
-    this.svg.append(this.cursor);
-    this.top = el('span', {class: 'top'}); this.mid = el('span', {class: 'mid'});
-    this.plot = el('div', {class: 'plot', tabindex: 0, role: 'img'}, this.svg, this.top, this.mid);
-    figure.append(this.plot, el('div', {class: 'axis', 'aria-hidden': 'true'}, this.from = el('span'), this.half = el('span'), el('span', {}, 'now')));
-    this.plot.addEventListener('pointermove', e => this.point(e.offsetX / this.plot.clientWidth));
-    this.plot.addEventListener('pointerleave', () => this.point(null));
-    this.plot.addEventListener('blur', () => this.point(null));
-    this.plot.addEventListener('keydown', e => {
-      const step = {ArrowLeft: -1 / 180, ArrowRight: 1 / 180, PageUp: -1 / 15, PageDown: 1 / 15}[e.key];
-      if (!step) return;
-      e.preventDefault();
-      this.point(Math.min(1, Math.max(0, (this.at ?? 1) + step)));
-    });
-  }
-  point(at) { this.at = at; this.read(); }
-  read() {
-    const p = this.at === null || this.at === undefined ? undefined : this.nearest(this.end - (1 - this.at) * span * 60000);
-    this.cursor.setAttribute('visibility', p ? 'visible' : 'hidden');
-    if (!p) { put(this.out, ''); return; }
-    const x = this.x(p.t);
-    this.cursor.setAttribute('x1', x); this.cursor.setAttribute('x2', x);
-    put(this.out, clock(p.t) + ': ' + this.series.map(s => s.label + ' ' + this.format(p[s.key])).join(', '));
-  }
-  nearest(t) {
-    let best;
-    for (const p of this.points) if (!best || Math.abs(p.t - t) < Math.abs(best.t - t)) best = p;
-    return best && Math.abs(best.t - t) < 15000 ? best : undefined;
-  }
-  y(v, max) {
-    const high = !this.floor ? v / max : v <= this.floor ? 0 : Math.log(v / this.floor) / Math.log(max / this.floor);
-    return (150 - 149 * high).toFixed(1);
-  }
-  x(t) { return Math.round(9000 * (1 - (this.end - t) / (span * 60000))) / 10; }
-  draw(all) {
-    const points = this.points = all.filter(p => p.t >= all[all.length - 1].t - span * 60000);
-    put(this.from, span + ' min ago'); put(this.half, span === 5 ? '2½ min ago' : span === 2 ? '1 min ago' : '7½ min ago');
-    this.end = points.length ? points[points.length - 1].t : Date.now();
-    const stacked = this.series[0].stacked;
-    let max = 0;
-    for (const p of points) max = Math.max(max, stacked ? this.series.reduce((sum, s) => sum + p[s.key], 0) : Math.max(...this.series.map(s => p[s.key])));
-    max = this.floor ? Math.max(nice(max), 10 * this.floor) : nice(max);
-    const low = points.map(() => 0);
-    for (const s of this.series) {
-      let line = '', area = '', back = [], last = 0;
-      points.forEach((p, i) => {
-        const from = stacked ? low[i] : 0, to = from + p[s.key];
-        if (stacked) low[i] = to;
-        const x = this.x(p.t), y = this.y(to, max);
-        if (last && p.t - last > 20000) { area += close(back); back = []; line += 'M' + x + ' ' + y; area += 'M' + x + ' ' + y; }
-        else { line += (line ? 'L' : 'M') + x + ' ' + y; area += (back.length ? 'L' : 'M') + x + ' ' + y; }
-        back.push(x + ' ' + this.y(from, max));
-        last = p.t;
-      });
-      s.path.setAttribute('d', stacked ? area + close(back) : line);
-    }
-    put(this.top, max > 1e-9 ? this.format(max) : ''); put(this.mid, max > 1e-9 ? this.format(this.floor ? Math.sqrt(max * this.floor) : max / 2) : '');
-    const p = points[points.length - 1];
-    this.plot.setAttribute('aria-label', p ? 'now ' + this.series.map(s => s.label + ' ' + this.format(p[s.key])).join(', ') + '; at most ' + this.format(max) + ' in ' + span + ' minutes. Arrow keys read the past.' : 'no figures yet');
-    this.read();
-  }
-}
-const close = back => back.length ? back.reverse().map(p => 'L' + p).join('') + 'Z' : '';
-// nice returns the first of 1, 2, 5, 10, … that is not less.
-function nice(n) {
-  if (n <= 0) return 1e-9;
-  const power = 10 ** Math.floor(Math.log10(n));
-  return power * [1, 2, 5, 10].find(m => m * power >= n * 0.999);
-}
-
-const requestsChart = new Chart($('chart-requests'), [
-  {name: 'denied', key: 'no', label: 'denied', stacked: true}, {name: 'passed', key: 'ok', label: 'passed', stacked: true}, {name: 'failed', key: 'bad', label: 'failed', stacked: true},
-], rateOf);
-const timeChart = new Chart($('chart-time'), [{name: 'p99', key: 'p99', label: 'p99'}, {name: 'p50', key: 'p50', label: 'p50'}], time, 1e-5);
 
 // ---- the state, once a second
 
-let points = [], recent = [], state, mostDenied; // recent is the states of the last five seconds
+let points = [], recent = [], state, mostDenied; // points are five seconds each; recent is the states of the last five seconds
 
 function takeHistory(h) {
   points = h.points || [];
@@ -202,7 +21,7 @@ function takeState(s) {
   state = s;
   recent = [...recent, s].filter(r => r.point.t > s.point.t - 5000);
   const last = points[points.length - 1];
-  if (s.total && (!last || s.point.t > last.t)) points.push(s.point);
+  if (s.newest.t > (last ? last.t : 0)) points.push(s.newest);
   const first = s.point.t - minutes * 60000;
   while (points.length && points[0].t < first) points.shift();
   drawCharts();
@@ -213,18 +32,18 @@ function takeState(s) {
 }
 function drawCharts() {
   const age = points.length ? (points[points.length - 1].t - points[0].t) / 60000 : 0;
-  span = age <= 2 ? 2 : age <= 5 ? 5 : minutes;
+  span ??= age <= 3 ? 3 : age <= 6 ? 6 : minutes;
+  $('span').value = span;
   requestsChart.draw(points);
   timeChart.draw(points);
 }
 
+$('span').addEventListener('change', e => { span = Number(e.target.value); drawCharts(); });
+
 // lately is the mean of the last five seconds.
 function lately() {
-  const end = points.length ? points[points.length - 1].t : 0;
-  const last = points.filter(p => p.t > end - 5000);
-  const mean = key => last.length ? last.reduce((sum, p) => sum + p[key], 0) / last.length : 0;
-  const missed = key => recent.reduce((sum, s) => sum + s[key], 0) / (recent.length || 1);
-  return {ok: mean('ok'), no: mean('no'), bad: mean('bad'), p50: mean('p50'), p99: mean('p99'), noDomain: missed('noDomain'), unmatched: missed('unmatched')};
+  const mean = of => recent.reduce((sum, s) => sum + of(s), 0) / (recent.length || 1), rate = key => mean(s => s.point[key]);
+  return {ok: rate('ok'), no: rate('no'), bad: rate('bad'), p50: rate('p50'), p99: rate('p99'), noDomain: mean(s => s.noDomain), unmatched: mean(s => s.unmatched)};
 }
 
 function tile(id, value, note, level) {
@@ -255,12 +74,15 @@ function showVerdict(s) {
   if (now.bad > 0) lines.push(['bad', el('b', {}, rateOf(now.bad) + ' fail'), ', ' + part(now.bad, all) + ' of the requests. ', link('#tail', 'See them', () => tailOnly('failed'))]);
   if ((s.loads.errors || []).length) lines.push(['bad', el('b', {}, 'The last load of rules was refused'), ' ' + ago(s.loads.triedAt) + '. The rules before it serve. ', link('#loaded', 'See why')]);
   if (now.no > 0) {
-    const rule = ruleRows()[0], line = ['warn', el('b', {}, part(now.no, all) + ' of the requests are denied'), ': ' + rateOf(now.no) + ' of ' + rateOf(all) + '. '];
-    if (rule && rule.mean.no > 0) line.push('Most by ', link('#rules', rule.about.domain + ': ' + rule.about.path, () => rule.open(true)), rule.about.file ? ' (' : '', near(rule.about.file, rule.about.line), rule.about.file ? ')' : '', ', ' + rateOf(rule.mean.no) + '. ');
-    if (mostDenied) line.push('Most for ', link('#keys', entriesText(mostDenied.entries) || mostDenied.key), '.');
+    const rule = denying(), line = ['warn', el('b', {}, part(now.no, all) + ' of the requests are denied'), ': ' + rateOf(now.no) + ' of ' + rateOf(all) + '. '];
+    if (rule) line.push('Most by ', link('#rules', rule.about.domain + ': ' + rule.about.path, () => rule.open(true)), rule.about.file ? ' (' : '', near(rule.about.file, rule.about.line), rule.about.file ? ')' : '', ', ' + rateOf(rule.mean.no));
+    if (rule && mostDenied && mostDenied.by === rule) line.push(', most of these for ', link('#rules', entriesText(mostDenied.key.entries) || mostDenied.key.key, () => rule.open(true)));
+    if (rule) line.push('.');
     lines.push(line);
   } else if (all > 0) lines.push(['good', el('b', {}, 'No request is denied'), ': ' + rateOf(all) + ' pass.']);
-  else lines.push(['note', el('b', {}, 'No requests'), ' come now' + (s.total ? '; ' + count(s.total) + ' since the start.' : ', and none since the start.')]);
+  else if (s.total) lines.push(['note', el('b', {}, 'No requests'), ' come now; ' + count(s.total) + ' since the start.']);
+  else lines.push(['note', el('b', {}, 'No requests'), ' have come since the start.' + (s.rules.length ? ' The next step is in Envoy: its rate limit filter must name the gRPC address of this Weir, and a domain of the rules (' + listed(domainsOf(s)) + ').' : '')]);
+  if (!s.number) lines.push(['warn', el('b', {}, 'No rules are loaded'), ', so nothing is limited. The next step: put a rule file into ' + (listed(s.loads.sources || []) || 'the directory of the rules') + ', and choose ', link('#loaded', 'Reload now'), '.']);
   if (now.noDomain > 0) lines.push(['warn', el('b', {}, rateOf(now.noDomain) + ' are for a domain without rules'), ', so nothing limits them. ', link('#tail', 'See them', () => tailOnly('no_domain'))]);
   if (now.unmatched > 0) lines.push(['warn', el('b', {}, rateOf(now.unmatched) + ' match no rule'), ', so nothing limits them. ', link('#tail', 'See why', () => tailOnly('unmatched'))]);
   if (!remote && before && st.evicted > before.evicted) lines.push(['warn', el('b', {}, 'Memory is full'), ': keys are forgotten before their time. Raise max-keys.']);
@@ -278,12 +100,27 @@ function showVerdict(s) {
   if (worst !== level) { // said once, not each second
     level = worst;
     document.body.dataset.level = worst;
-    put($('said'), {bad: 'Something is wrong: ', warn: 'Requests are limited: ', good: 'All is well. ', note: ''}[worst] + list.textContent);
+    put($('said'), {bad: 'Something is wrong: ', warn: now.no > 0 ? 'Requests are denied. ' : 'Some requests are not limited. ', good: 'All is well. ', note: ''}[worst] + list.textContent);
   }
   document.title = (worst === 'bad' ? '✕ ' : now.no > 0 ? part(now.no, all) + ' denied · ' : '') + 'Weir' + ($host ? ' on ' + $host : '');
 }
 const $host = document.querySelector('.where b').textContent;
-const link = (to, text, also) => el('a', {href: to, onclick: () => also && also()}, text);
+const link = (to, text, also) => el('a', {href: to, onclick: () => also && also()}, soft(text));
+const listed = all => all.slice(0, 5).join(', ') + (all.length > 5 ? ' and ' + (all.length - 5) + ' more' : '');
+const domainsOf = s => [...new Set(s.rules.map(r => r.domain))].sort();
+// denying returns the rule that denies most now, undefined without one.
+const denying = () => [...rows.values()].filter(r => r.mean.no > 0).sort((a, b) => b.mean.no - a.mean.no)[0];
+
+// askMostDenied finds the key with the most denials of the rule that denies most, so that a sentence can name both.
+async function askMostDenied() {
+  const by = denying();
+  if (!by || asking) return;
+  asking = true;
+  const a = await call('ListTopKeys', {domain: by.about.domain, rule: by.about.path, order: 'TOP_ORDER_DENIED', window: '60s', most: 1}).catch(() => ({}));
+  asking = false;
+  const key = (a.keys || [])[0];
+  mostDenied = key && Number(key.denied || 0) > 0 ? {by, key} : undefined;
+}
 
 // ---- rules
 
@@ -313,7 +150,7 @@ class RuleRow {
     const all = this.mean.ok + this.mean.no + this.mean.shadow;
     if (this.name.dataset.is !== r.domain + '\n' + r.path) {
       this.name.dataset.is = r.domain + '\n' + r.path;
-      this.name.replaceChildren(el('span', {class: 'domain'}, r.domain), ' ', el('b', {}, r.path));
+      this.name.replaceChildren(el('span', {class: 'domain'}, soft(r.domain)), ' ', el('b', {}, soft(r.path)));
     }
     const from = [place(r.file, r.line), ...(r.notes || [])].join(' · ');
     if (this.from.dataset.is !== from) {
@@ -324,7 +161,18 @@ class RuleRow {
     put(this.all, all > 0 ? rateOf(all) : r.total ? '0/s' : '–');
     const denied = this.mean.no + this.mean.shadow;
     put(this.denied, denied > 0 ? rateOf(denied) + ' · ' + part(denied, all) + (this.mean.no > 0 ? '' : ' in shadow') : r.total ? '0/s' : '–');
-    this.tr.className = this.mean.no > 0 ? 'warn' : r.total ? '' : 'idle';
+    this.idle = all === 0 && this.quiet();
+    this.tr.className = this.mean.no > 0 ? 'warn' : this.idle ? 'idle' : '';
+  }
+  // quiet reports whether no request has met the rule for 15 minutes.
+  quiet() {
+    const values = curves.get(this.about.id) || [];
+    return !this.about.total || values.length >= 120 && values.every(v => v === 0);
+  }
+  // fits reports whether each word is in the name, the place or the limits of the rule.
+  fits(words) {
+    const r = this.about, text = [r.domain, r.path, place(r.file, r.line), ...r.limits, ...(r.notes || [])].join(' ').toLowerCase();
+    return words.every(w => text.includes(w));
   }
   curve() {
     const values = (curves.get(this.about.id) || []).slice(-120);
@@ -353,6 +201,7 @@ class RuleRow {
       this.detail.remove();
       this.detail = this.keys = undefined;
     }
+    fold(); // a rule that opens shows
   }
 }
 const ruleRows = () => [...rows.values()].sort((a, b) => b.mean.no - a.mean.no || b.mean.ok - a.mean.ok || b.about.total - a.about.total || a.about.id - b.about.id);
@@ -373,7 +222,7 @@ function showRules(s) {
     } else row.take(r);
   }
   for (const [id, row] of rows) if (!seen.has(id) && !row.detail) { row.tr.remove(); rows.delete(id); }
-  put($('rules-number'), s.number > s.rules.length ? s.rules.length + ' of ' + count(s.number) : count(s.number));
+  put($('rules-number'), count(s.number));
   // The order changes rarely, and not under somebody's hands.
   if (fresh || Date.now() - ordered > 5000 && !body.matches(':hover') && !body.contains(document.activeElement)) {
     ordered = Date.now();
@@ -382,18 +231,39 @@ function showRules(s) {
       if (at === row.tr) at = at.nextElementSibling; else body.insertBefore(row.tr, at);
       if (row.detail) { if (at === row.detail) at = at.nextElementSibling; else row.tr.after(row.detail); }
     }
+    fold();
   }
-  const list = $('domains'), names = [...domains].sort().join('\n');
-  if (list.dataset.is !== names) {
-    list.dataset.is = names;
+  const list = $('domains'), is = [...domains].sort().join('\n');
+  if (list.dataset.is !== is) {
+    list.dataset.is = is;
     list.replaceChildren(...[...domains].sort().map(d => el('option', {value: d})));
   }
 }
+const few = 8; // rules that show at once
+let unfolded = false;
+// fold hides the rules without requests, and those behind the first ones, or all that do not fit the filter.
+function fold() {
+  const words = $('rules-filter').value.toLowerCase().split(/\s+/).filter(Boolean), more = $('rules-more'), all = ruleRows();
+  const busy = all.filter(r => !r.idle), first = new Set((busy.length ? busy : all).slice(0, few));
+  const shows = words.length ? r => r.fits(words) : r => unfolded || first.has(r) || r.detail;
+  for (const r of all) {
+    r.tr.hidden = !shows(r);
+    if (r.detail) r.detail.hidden = r.tr.hidden;
+  }
+  const hidden = all.filter(r => !first.has(r)), idle = hidden.filter(r => r.idle).length;
+  more.hidden = words.length > 0 || !hidden.length;
+  more.setAttribute('aria-expanded', String(unfolded));
+  put(more, unfolded ? 'Show fewer rules' : 'Show ' + count(hidden.length) + ' more rules' + (idle ? idle < hidden.length ? ', ' + count(idle) + ' of them without requests' : ' without requests in 15 minutes' : ''));
+  const here = state && state.number > all.length ? ' The page has ' + count(all.length) + ' of ' + count(state.number) + ' rules, those with the most requests.' : '';
+  put($('rules-help'), (words.length ? count(all.filter(shows).length) + ' of ' + count(all.length) + ' rules fit.' : all.length ? 'The rules with the most denials come first. Open a rule to see its keys.' : 'There are no rules.') + here);
+}
+$('rules-more').addEventListener('click', () => { unfolded = !unfolded; fold(); });
+$('rules-filter').addEventListener('input', fold);
 
 // ---- keys
 
 const orders = [['TOP_ORDER_DENIED', 'most denials'], ['TOP_ORDER_HITS', 'most hits'], ['TOP_ORDER_USED', 'most of the limit used']];
-let panels = 0;
+let panels = 0, asking = false;
 const hasKeys = 'keys' in document.body.dataset, hasGrants = 'grants' in document.body.dataset;
 
 class Keys {
@@ -405,7 +275,7 @@ class Keys {
     this.window = el('select', {id: id + '-window', onchange: () => this.refresh()}, el('option', {value: '60s'}, '1 minute'), el('option', {value: '600s'}, '10 minutes'));
     this.note = el('span', {class: 'note'});
     this.body = el('tbody');
-    this.table = el('table', {class: 'cards keys'}, el('thead', {}, el('tr', {}, el('th', {scope: 'col'}, 'Key'), el('th', {scope: 'col', class: 'n'}, 'Hits'), el('th', {scope: 'col', class: 'n'}, 'Denied'), el('th', {scope: 'col'}, 'Used of the limit'), el('th', {scope: 'col'}, 'Idle in'), el('th', {scope: 'col'}, el('span', {class: 'unseen'}, 'Change')))), this.body);
+    this.table = el('table', {class: 'cards keys'}, el('thead', {}, el('tr', {}, el('th', {scope: 'col'}, 'Key'), el('th', {scope: 'col', class: 'n'}, 'Hits'), el('th', {scope: 'col', class: 'n'}, 'Denied'), el('th', {scope: 'col'}, 'Used of the limit'), el('th', {scope: 'col'}, 'Reset after'), el('th', {scope: 'col'}, el('span', {class: 'unseen'}, 'Change')))), this.body);
     this.root = el('div', {class: 'panel'}, el('p', {class: 'line'}, el('label', {for: id + '-order'}, 'Keys with the '), this.order, el('label', {for: id + '-window'}, ' in the last '), this.window, ' ', this.note), this.table);
   }
   async refresh() {
@@ -421,9 +291,8 @@ class Keys {
   }
   show(a) {
     const keys = (a.keys || []).filter(k => this.order.value !== 'TOP_ORDER_DENIED' || Number(k.denied || 0) > 0);
-    if (!this.only.rule && this.order.value === 'TOP_ORDER_DENIED') mostDenied = keys.find(k => !inShadow(k));
     const covers = seconds(a.covers);
-    put(this.note, !keys.length ? (this.order.value === 'TOP_ORDER_DENIED' ? 'No key has been denied.' : 'No key has had hits.') : covers && covers < parseFloat(this.window.value) - 2 ? 'of the last ' + time(covers) : '');
+    put(this.note, !keys.length ? (this.order.value === 'TOP_ORDER_DENIED' ? 'No key has been denied. Choose “most hits” to see the other keys.' : 'No key has had hits. Keys come with the first requests that meet a rule.') : covers && covers < parseFloat(this.window.value) - 2 ? 'of the last ' + time(covers) : '');
     this.table.hidden = !keys.length;
     const held = this.body.contains(document.activeElement) || this.body.matches(':hover'), seen = new Set();
     for (const k of keys) {
@@ -442,13 +311,13 @@ const inShadow = k => (state ? state.rules : []).some(r => r.domain === k.domain
 class KeyRow {
   constructor(panel, k) {
     const what = entriesText(k.entries) || k.key;
-    this.name = el('th', {scope: 'row'}, el('code', {title: k.key}, what), panel.only.rule ? '' : el('small', {}, k.domain + ': ' + k.rule));
+    this.name = el('th', {scope: 'row'}, el('code', {title: k.key}, soft(what)), panel.only.rule ? '' : el('small', {}, soft(k.domain + ': ' + k.rule)));
     this.hits = el('td', {class: 'n', 'data-label': 'Hits'});
     this.denied = el('td', {class: 'n', 'data-label': 'Denied'});
     this.bar = el('i');
     this.usedText = el('span');
     this.used = el('td', {'data-label': 'Used', class: 'used'}, el('span', {class: 'bar', 'aria-hidden': 'true'}, this.bar), this.usedText);
-    this.reset = el('td', {'data-label': 'Idle in'});
+    this.reset = el('td', {'data-label': 'Reset after'});
     const ask = (k.entries || []).length > 0;
     this.actions = el('td', {class: 'actions'}, ask && [
       el('button', {type: 'button', onclick: () => resetKey(this.key), 'aria-label': 'Reset ' + what}, 'Reset'),
@@ -482,87 +351,6 @@ async function resetKey(k) {
 const allKeys = new Keys({most: 10});
 $('keys-all').append(allKeys.root);
 
-// ---- grants
-
-function grantDialog(k, gives) {
-  const f = $('grant-form').elements;
-  f.domain.value = k ? k.domain : '';
-  f.entries.value = k ? entriesText(k.entries) : '';
-  f.gives.value = gives;
-  f.by.value = localStorage.getItem('by') || '';
-  f.reason.value = '';
-  $('grant-error').hidden = true;
-  $('grant-form').dataset.entries = k ? JSON.stringify(k.entries) : '';
-  put($('grant-title'), gives === 'block' ? 'Block one key' : 'Another limit for one key');
-  $('grant-dialog').showModal();
-  (k ? f.reason : f.domain).focus();
-}
-// parseEntries reads "key=value,key=value". Values with a comma need the button of a key.
-function parseEntries(text) {
-  return text.split(',').map(part => part.trim()).filter(Boolean).map(part => {
-    const at = part.indexOf('=');
-    return at < 0 ? {key: part, value: ''} : {key: part.slice(0, at), value: part.slice(at + 1)};
-  });
-}
-$('grant-form').addEventListener('submit', async event => {
-  event.preventDefault();
-  const form = $('grant-form'), f = form.elements;
-  const known = form.dataset.entries && JSON.parse(form.dataset.entries);
-  const grant = {
-    domain: f.domain.value.trim(), entries: known && entriesText(known) === f.entries.value ? known : parseEntries(f.entries.value),
-    until: new Date(Date.now() + 1000 * Number(f.for.value)).toISOString(), reason: f.reason.value.trim(), by: f.by.value.trim(),
-  };
-  if (f.gives.value === 'factor') grant.factor = Number(f.factor.value);
-  else if (f.gives.value === 'number') grant.requestsPerUnit = Number(f.number.value);
-  else if (f.gives.value === 'unlimited') grant.unlimited = true;
-  else grant.requestsPerUnit = 0;
-  localStorage.setItem('by', grant.by);
-  try {
-    const a = await call('Grant', {grant});
-    $('grant-dialog').close('ok');
-    say('Granted until ' + new Date(a.grant.until).toLocaleString('en-GB') + ', kept ' + (a.kept || 'here') + '.');
-    refreshGrants();
-  } catch (e) {
-    $('grant-error').hidden = false;
-    put($('grant-error'), e.message);
-  }
-});
-document.querySelectorAll('dialog .cancel').forEach(b => b.addEventListener('click', () => b.closest('dialog').close('cancel')));
-$('grant-new').addEventListener('click', () => grantDialog(undefined, 'factor'));
-
-const givesText = g => g.unlimited ? 'no limit' : g.factor !== undefined ? some.format(g.factor) + ' times its limit' : !g.requestsPerUnit ? 'blocked' : count(g.requestsPerUnit) + ' per period';
-
-async function refreshGrants() {
-  if (!hasGrants) return;
-  let a;
-  try { a = await call('ListGrants', {most: 100}); } catch (e) { put($('grants-kept'), e.message); return; }
-  put($('grants-number'), a.number && a.number !== '0' ? count(Number(a.number)) : '');
-  put($('grants-kept'), a.kept ? 'Kept ' + a.kept + '.' : '');
-  const where = $('grants-rows'), is = JSON.stringify(a.grants || []);
-  if (where.dataset.is === is || where.contains(document.activeElement)) { updateEnds(); return; }
-  where.dataset.is = is;
-  where.replaceChildren((a.grants || []).length ? el('table', {class: 'cards'}, el('thead', {}, el('tr', {}, ['Key', 'Gets', 'Ends in', 'Reason', ''].map(t => el('th', {scope: 'col'}, t || el('span', {class: 'unseen'}, 'Change'))))),
-    el('tbody', {}, a.grants.map(g => el('tr', {class: givesText(g) === 'blocked' ? 'bad' : ''},
-      el('th', {scope: 'row'}, el('code', {title: g.key || ''}, entriesText(g.entries)), el('small', {}, g.domain + (g.rule ? ': ' + g.rule : ''))),
-      el('td', {'data-label': 'Gets'}, givesText(g) + (g.limit ? ' of ' + g.limit : '')),
-      el('td', {'data-label': 'Ends in'}, el('time', {datetime: g.until, title: new Date(g.until).toLocaleString('en-GB')})),
-      el('td', {'data-label': 'Reason'}, g.reason || '', g.by ? el('small', {}, 'by ' + g.by) : ''),
-      el('td', {class: 'actions'}, el('button', {type: 'button', 'aria-label': 'Revoke the grant of ' + entriesText(g.entries), onclick: () => revoke(g)}, 'Revoke')))))) : el('p', {class: 'note'}, 'No key has a grant.'));
-  updateEnds();
-}
-function updateEnds() {
-  document.querySelectorAll('#grants-rows time').forEach(t => put(t, time(Math.max(0, (new Date(t.dateTime) - Date.now()) / 1000))));
-}
-async function revoke(g) {
-  if (!await confirmed('End the grant of ' + entriesText(g.entries) + ' now?', 'Revoke')) return;
-  await attempt(async () => {
-    const a = await call('Revoke', {id: g.id, by: localStorage.getItem('by') || ''});
-    say('The grant of ' + entriesText(g.entries) + ' has ended' + (a.notKept ? ', but a restart may bring it back, as ' + a.notKept : '') + '.');
-    document.activeElement.blur();
-    refreshGrants();
-  });
-}
-
 // ---- the tail
 
 const outcomes = {OK: ['passed', 'good'], OVER_LIMIT: ['denied', 'warn'], SHADOWED: ['denied in shadow', 'note'], UNLIMITED: ['unlimited', 'good'], REPLACED: ['replaced', 'note'], NOT_LIMITED: ['not limited', 'note'], UNMATCHED: ['no rule', 'warn'], NO_DOMAIN: ['no domain', 'warn'], FAILED: ['failed', 'bad']};
@@ -577,7 +365,7 @@ function tailOpen() {
   q.set('max', '20');
   const own = tail = new EventSource('/tail?' + q);
   put($('tail-state'), 'connecting');
-  own.onopen = () => put($('tail-state'), 'Waiting for requests.');
+  own.onopen = () => put($('tail-state'), 'Waiting for requests' + ([...f.values()].some(Boolean) ? ' that fit the filter.' : '. They show here as Envoy asks about them.'));
   own.addEventListener('requests', e => takeRequests(JSON.parse(e.data)));
   own.onerror = async () => {
     if (own !== tail || own.readyState !== EventSource.CLOSED) return;
@@ -597,26 +385,44 @@ function tailClose() {
 function takeRequests(batch) {
   tailMissed += Number(batch.leftOut || 0) + Number(batch.lost || 0);
   const fresh = document.createDocumentFragment();
-  for (const r of (batch.requests || []).reverse()) for (const d of r.descriptors && r.descriptors.length ? r.descriptors : [{}]) fresh.append(requestRow(r, d));
+  for (const r of (batch.requests || []).reverse()) {
+    const all = decidingFirst(r.descriptors && r.descriptors.length ? r.descriptors : [{}]);
+    fresh.append(...all.slice(0, 20).map((d, i) => requestRow(r, d, i > 0)));
+    if (all.length > 20) fresh.append(el('tr', {class: 'more'}, el('td', {colspan: 5}, 'and ' + count(all.length - 20) + ' more descriptors of this request')));
+  }
   tailRows.prepend(fresh);
-  while (tailRows.children.length > 200) tailRows.lastElementChild.remove();
+  while (tailRows.children.length > 200) { // whole requests
+    let last;
+    do { last = tailRows.lastElementChild; last.remove(); } while (last.className === 'more');
+  }
   put($('tail-state'), 'The newest first' + (tailMissed ? '; ' + count(tailMissed) + ' more are not shown: filter, or see sidecar watch.' : '.'));
 }
-function requestRow(r, d) {
+// decidingFirst puts the descriptor first whose limit the answer reports: the one that denies for the longest time, else the one with the
+// least left.
+function decidingFirst(all) {
+  let first;
+  const worse = (a, b) => !b || (a.allowed || false) !== (b.allowed || false) ? !b || !a.allowed : a.allowed ? (a.remaining || 0) < (b.remaining || 0) : seconds(a.retryAfter) > seconds(b.retryAfter);
+  for (const d of all) if (['OUTCOME_OVER_LIMIT', 'OUTCOME_OK'].includes(d.outcome)) for (const limit of d.limits || []) if (worse(limit, first?.limit)) first = {d, limit};
+  return first ? [first.d, ...all.filter(d => d !== first.d)] : all;
+}
+function requestRow(r, d, more) {
   const name = (d.outcome || (r.error ? 'OUTCOME_FAILED' : '')).replace('OUTCOME_', '');
   const [text, kind] = outcomes[name] || ['', 'note'];
   const limit = (d.limits || []).find(l => !l.allowed) || (d.limits || [])[0], miss = d.nearestMiss;
   const what = [];
-  if (r.error) what.push(r.error);
-  else if (miss) what.push(miss.why || 'no rule matched', miss.beside && miss.beside.length ? el('small', {}, 'this level has ' + miss.beside.join(', ')) : '');
-  else if (limit) what.push((never(limit, d.hits) ? 'never passes, by ' : limit.retryAfter && seconds(limit.retryAfter) ? 'passes in ' + time(seconds(limit.retryAfter)) + ', by ' : count(limit.remaining || 0) + ' left of ') + limitText(limit.limit), el('small', {}, [limit.source && sourceText(limit.source), 'in ' + time(seconds(r.took)), limit.grant && 'grant ' + limit.grant].filter(Boolean).join(', ')));
-  return el('tr', {}, el('td', {}, el('time', {datetime: r.at}, clock(r.at))), el('td', {}, el('span', {class: 'tag ' + kind}, text)),
-    el('th', {scope: 'row'}, el('code', {}, entriesText(d.entries) + times(d.hits)), el('small', {}, r.domain)),
-    el('td', {}, d.rule || '–', d.file ? el('small', {}, near(d.file, d.line)) : ''), el('td', {}, what));
+  if (r.error) what.push(soft(r.error));
+  else if (limit) what.push((never(limit, d.hits) ? 'never passes, by ' : limit.retryAfter && seconds(limit.retryAfter) ? 'passes in ' + time(seconds(limit.retryAfter)) + ', by ' : count(limit.remaining || 0) + ' left of ') + limitText(limit.limit));
+  else if (miss) what.push(soft(miss.why || 'no rule matched'));
+  const notes = [!r.error && limit && limit.source && !usual(limit.source) && sourceText(limit.source), !more && 'in ' + time(seconds(r.took)), limit && limit.grant && 'grant ' + limit.grant].filter(Boolean).join(', ');
+  what.push(notes && el('small', {}, notes), limit && miss && el('small', {}, 'no rule of its own: ', soft(miss.why)));
+  return el('tr', {class: more && 'more'}, el('td', {}, !more && el('time', {datetime: r.at}, clock(r.at))), el('td', {}, el('span', {class: 'tag ' + kind}, text)),
+    el('th', {scope: 'row'}, el('code', {}, soft(entriesText(d.entries) + times(d.hits))), !more && el('small', {}, soft(r.domain || ''))),
+    el('td', {}, soft(d.rule || '–'), d.file ? el('small', {}, near(d.file, d.line)) : ''), el('td', {}, what));
 }
 // times returns the hits beside a descriptor, nothing for one hit.
 const times = hits => Number(hits ?? 1) === 1 ? '' : ' × ' + hits;
 const never = (limit, hits) => !limit.allowed && Number(hits ?? 1) > (limit.limit.burst || 0);
+const usual = source => ['memory', 'redis'].includes(source); // which goes without saying
 const sourceText = source => source.startsWith('without') ? source : 'by ' + source;
 function tailOnly(outcome) {
   $('tail-form').elements.outcome.value = outcome;
@@ -631,7 +437,7 @@ function showPaused() {
   $('tail-pause').setAttribute('aria-pressed', String(tailPaused));
   if (tailPaused) put($('tail-state'), 'Paused.');
 }
-$('tail-form').addEventListener('submit', e => { e.preventDefault(); tailMissed = 0; tailRows.replaceChildren(); tailPaused = false; showPaused(); tailOpen(); });
+$('tail-form').addEventListener('submit', e => { e.preventDefault(); tailSeen = true; tailMissed = 0; tailRows.replaceChildren(); tailPaused = false; showPaused(); tailOpen(); });
 $('tail-form').elements.outcome.addEventListener('change', () => $('tail-form').requestSubmit());
 $('tail-pause').addEventListener('click', () => { tailPaused = !tailPaused; showPaused(); tailOpen(); });
 // Watching costs the service a little, so it begins when somebody sees the tail.
@@ -655,13 +461,14 @@ function explanation(domain, descriptor, d) {
   const r = d.rule;
   const denied = (d.limits || []).some(l => !l.allowed);
   return el('div', {class: 'panel'},
-    el('p', {}, el('span', {class: 'tag ' + (denied ? 'warn' : d.matched || (d.limits || []).length ? 'good' : 'note')}, denied ? 'would be denied' : (d.limits || []).length ? 'would pass' : 'is not limited'), ' ', el('code', {}, entriesText(descriptor.entries) + times(descriptor.hits))),
-    el('ol', {}, (d.steps || []).map(s => el('li', {}, el('code', {}, s.key + '=' + (s.value || '')), ' ' + (reasons[s.reason] || s.reason) + (s.pattern ? ' ' + s.pattern : ''), s.file ? el('small', {}, ' ', near(s.file, s.line)) : ''))),
-    el('p', {}, r ? ['Rule ', el('b', {}, d.default ? 'default' : r.path), ' ', el('small', {}, near(r.file, r.line))] : 'No rule applies.'),
+    el('p', {}, el('span', {class: 'tag ' + (denied ? 'warn' : d.matched || (d.limits || []).length ? 'good' : 'note')}, denied ? 'would be denied' : (d.limits || []).length ? 'would pass' : 'is not limited'), ' ', el('code', {}, soft(entriesText(descriptor.entries) + times(descriptor.hits)))),
+    el('ol', {}, (d.steps || []).map(s => el('li', {}, el('code', {}, soft(s.key + '=' + (s.value || ''))), ' ' + (reasons[s.reason] || s.reason) + (s.pattern ? ' ' + s.pattern : ''), s.file ? el('small', {}, ' ', near(s.file, s.line)) : ''))),
+    el('p', {}, r ? ['Rule ', el('b', {}, soft(d.default ? 'default' : r.path)), ' ', el('small', {}, near(r.file, r.line))] : 'No rule applies.'),
+    d.nearestMiss && el('p', {class: 'nearest'}, 'The nearest miss: ', soft(d.nearestMiss.why || ''), ' ', el('small', {}, near(d.nearestMiss.file, d.nearestMiss.line))),
     (d.limits || []).map(l => el('dl', {class: 'facts'},
       el('dt', {}, 'Limit'), el('dd', {}, limitText(l.limit) + ', ' + l.limit.algorithm + (l.grant ? ' (by grant ' + l.grant.id + ': ' + l.grant.reason + ')' : '')),
-      el('dt', {}, 'Now'), el('dd', {class: l.allowed ? '' : 'warn'}, (l.allowed ? 'allowed, ' + count(l.remaining || 0) + ' left after that' : 'denied, ' + (l.never ? 'always: the limit never has so many hits' : 'the same hits pass in ' + time(seconds(l.retryAfter)))) + '; idle after ' + time(seconds(l.resetAfter)) + (['memory', 'redis'].includes(l.source) ? '' : ', ' + sourceText(l.source))),
-      el('dt', {}, 'Key'), el('dd', {}, el('code', {}, l.key)))),
+      el('dt', {}, 'Now'), el('dd', {class: l.allowed ? '' : 'warn'}, (l.allowed ? 'allowed, ' + count(l.remaining || 0) + ' left after that' : 'denied, ' + (l.never ? 'always: the limit never has so many hits' : 'the same hits pass in ' + time(seconds(l.retryAfter)))) + '; reset after ' + time(seconds(l.resetAfter)) + (usual(l.source) ? '' : ', ' + sourceText(l.source))),
+      el('dt', {}, 'Key'), el('dd', {}, el('code', {}, soft(l.key))))),
     (d.limits || []).length ? el('p', {class: 'line'},
       el('button', {type: 'button', onclick: () => resetKey({domain, entries: descriptor.entries})}, 'Reset'),
       el('button', {type: 'button', class: 'needs-grants', onclick: () => grantDialog({domain, entries: descriptor.entries}, 'factor')}, 'Grant'),
@@ -694,7 +501,30 @@ $('reload').addEventListener('click', () => attempt(async () => {
 
 // ---- the connection
 
-let events, eventsTimer, hiddenTimer;
+let events, eventsTimer, hiddenTimer, opened = 0, news = performance.now(); // news is the time of the last event
+
+// stale says why the figures are old, and dims them.
+function stale(why) {
+  connected(why, true);
+  document.body.classList.add('stale');
+  document.body.dataset.level = 'bad';
+  level = undefined;
+  $('stale').hidden = false;
+  put($('stale'), why[0].toUpperCase() + why.slice(1) + (state ? ': the figures are of ' + clock(state.point.t) : '') + '. Weir hangs, has ended, or the way to it is cut: look at its process and its log.');
+  document.title = '✕ ' + why + ' · Weir' + ($host ? ' on ' + $host : '');
+}
+function fresh() {
+  news = performance.now();
+  if (!$('stale').hidden) { $('stale').hidden = true; document.body.classList.remove('stale'); }
+  connected('live');
+}
+// silent looks whether the service that should send each second does so. A connection may be cut without an end that the browser sees.
+function silent() {
+  if (document.hidden || !events) return;
+  const now = performance.now(), since = (now - news) / 1000;
+  if (since >= 5) stale('no news for ' + time(Math.floor(since)));
+  if (since >= 30 && now - opened >= 30000) { events.close(); events = undefined; open(); }
+}
 
 function connected(text, bad) {
   put($('live'), text);
@@ -704,18 +534,20 @@ function open() {
   clearTimeout(eventsTimer);
   if (events) return;
   if (document.hidden) { leave(); return; }
+  opened = performance.now();
+  if ($('stale').hidden) news = opened;
   const own = events = new EventSource('/events');
   own.addEventListener('history', e => takeHistory(JSON.parse(e.data)));
-  own.addEventListener('state', e => { connected('live'); takeState(JSON.parse(e.data)); });
+  own.addEventListener('state', e => { fresh(); takeState(JSON.parse(e.data)); });
   own.onerror = async () => {
     if (own !== events) return;
-    connected('not connected', true);
+    stale('not connected');
     if (own.readyState !== EventSource.CLOSED) return; // the browser tries again
     events = undefined;
     try {
       const answer = await fetch('/events', {headers: {Accept: 'text/plain'}, signal: AbortSignal.timeout(2000)});
       if (answer.status === 401) { location.assign('/login'); return; }
-      if (!answer.ok) connected((await answer.text()).trim(), true); else answer.body.cancel();
+      if (!answer.ok) stale((await answer.text()).trim()); else answer.body.cancel();
     } catch { /* not connected */ }
     eventsTimer = setTimeout(open, 3000);
   };
@@ -732,11 +564,15 @@ document.addEventListener('visibilitychange', () => {
   if (document.hidden) hiddenTimer = setTimeout(leave, 5000); // nobody looks, so nothing is read
   else { open(); if (!tail) tailOpen(); }
 });
+setInterval(silent, 1000);
+const asks = () => !document.hidden && $('stale').hidden; // a service that hangs gets no more questions
 setInterval(() => {
-  if (document.hidden) return;
-  if (hasKeys) { allKeys.refresh(); for (const row of rows.values()) if (row.keys) row.keys.refresh(); }
+  if (!asks()) return;
+  if (hasKeys) {
+    askMostDenied();
+    allKeys.refresh(); for (const row of rows.values()) if (row.keys) row.keys.refresh(); }
 }, 2000);
-setInterval(() => { if (!document.hidden && hasGrants) refreshGrants(); }, 5000);
+setInterval(() => { if (asks()) refreshGrants(); }, 5000);
 if (hasKeys) allKeys.refresh();
 refreshGrants();
 open();

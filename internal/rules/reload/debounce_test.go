@@ -111,8 +111,8 @@ func rulesUpTo(n int) string {
 	return b.String()
 }
 
-// A program writes a rule file in place, and pauses for longer than the debounce time. What it has
-// written so far is valid.
+// A program writes a rule file in place, and pauses for longer than the debounce time. The
+// first part of the file is valid.
 func TestAFileThatLosesMostOfItsRulesIsReadOnceMore(t *testing.T) {
 	const said = "a rule file became shorter and lost most of its rules: it is read once more"
 	file := filepath.Join(t.TempDir(), "a.yaml")

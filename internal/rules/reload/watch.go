@@ -154,8 +154,8 @@ func (w *watch) doubts(ctx context.Context, read reading) bool {
 	return true
 }
 
-// cutOff returns a file of a reading that is shorter than in force and has less than half as many
-// rules, with both numbers; "" without one, and for a reading with mistakes, which is refused.
+// cutOff returns a file that is shorter than in force and has less than half as many rules, and both
+// numbers. The result is "" without such a file, and for a reading with mistakes, which is refused.
 func (r *Reloader) cutOff(read reading) (file string, was, is int) {
 	r.mu.Lock()
 	sizes := make(map[string]int, len(r.files))

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"github.com/weirproxy/weir/internal/admin/page"
+	"github.com/weirproxy/weir/internal/loglimit"
 	"github.com/weirproxy/weir/internal/wire"
 	"github.com/weirproxy/weir/internal/wire/web"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
@@ -66,7 +67,7 @@ func (s *Server) newDoor() error {
 		ReadTimeout:       10 * time.Second, // with the body
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(s.options.Logger.Handler(), slog.LevelWarn),
+		ErrorLog:          slog.NewLogLogger(loglimit.Handler(s.options.Logger.Handler()), slog.LevelWarn),
 	}
 	return nil
 }

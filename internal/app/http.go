@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/weirproxy/weir/internal/loglimit"
 	"github.com/weirproxy/weir/internal/wire"
 )
 
@@ -40,7 +41,7 @@ func (p *process) newHTTP(pages http.Handler) *pageServer {
 		WriteTimeout:      2 * time.Minute,  // a profile takes 30 seconds unless asked for longer
 		IdleTimeout:       2 * time.Minute,  // longer than between two scrapes
 		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(p.Logger.Handler(), slog.LevelWarn),
+		ErrorLog:          slog.NewLogLogger(loglimit.Handler(p.Logger.Handler()), slog.LevelWarn),
 	}
 	return s
 }

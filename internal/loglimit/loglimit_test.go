@@ -1,6 +1,9 @@
 package loglimit
 
 import (
+	"bytes"
+	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -24,6 +27,49 @@ func TestOneLinePerIntervalIsDue(t *testing.T) {
 			if missed, ok := l.Due(time.Minute); missed != step.missed || ok != step.ok {
 				t.Errorf("step %d: got %d, %t; want %d, %t", i, missed, ok, step.missed, step.ok)
 			}
+		}
+	})
+}
+
+func TestSomeLinesAtOnceAreDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l Limiter
+		for i, step := range []struct {
+			pause   time.Duration
+			calls   int
+			missed  uint64 // of the first line
+			allowed int
+		}{{0, 10, 0, 3}, {time.Second, 5, 7, 1}, {2 * time.Second, 5, 4, 2}, {time.Hour, 5, 3, 3}} {
+			time.Sleep(step.pause)
+			allowed := 0
+			for range step.calls {
+				missed, ok := l.DueOf(3, time.Second)
+				if ok && allowed == 0 && missed != step.missed {
+					t.Errorf("step %d: %d lines were left out, want %d", i, missed, step.missed)
+				}
+				if ok {
+					allowed++
+				}
+			}
+			if allowed != step.allowed {
+				t.Errorf("step %d: %d lines, want %d", i, allowed, step.allowed)
+			}
+		}
+	})
+}
+
+func TestAHandlerPassesALineASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var text bytes.Buffer
+		log := slog.New(Handler(slog.NewTextHandler(&text, nil))).With("server", "http")
+		for range 10 {
+			log.Warn("a mistake of a client")
+			log.WithGroup("more").Warn("another one")
+		}
+		time.Sleep(time.Second)
+		log.Warn("a mistake of a client")
+		if got := text.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "server=http not_logged=19") {
+			t.Errorf("got %s, want two lines, and 19 left out", got)
 		}
 	})
 }

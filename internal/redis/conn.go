@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/weirproxy/weir/internal/loglimit"
 )
 
 // ErrUnavailable says that there is no connection to Redis. The error that wraps ErrUnavailable
@@ -64,6 +66,8 @@ type Conn struct {
 	tried   chan struct{} // closed after the first attempt
 	outcome error         // of the first attempt; set before tried is closed
 	warned  atomic.Bool   // of a server that refuses INFO
+
+	connected, outages loglimit.Limiter // of lines that a server can cause
 }
 
 // state is a client, or the reason why there is no client.
@@ -166,6 +170,13 @@ func (c *Conn) Close() {
 	c.state.Store(&state{err: errClosed})
 }
 
+// A server that accepts connections and closes them, and a node of a cluster that comes and goes,
+// cause so many lines at once, and then one in that time.
+const (
+	linesAtOnce = 20
+	lineEvery   = 10 * time.Second
+)
+
 // run connects, and reconnects until Close. The store logs an outage of Redis once at WARN: here
 // lines are DEBUG, one for each kind of error.
 func (c *Conn) run() {
@@ -175,8 +186,10 @@ func (c *Conn) run() {
 		if err == nil {
 			attempt = 0
 			clear(logged)
-			c.logger.LogAttrs(c.ctx, slog.LevelInfo, "redis connected", slog.Any("target", c.target),
-				slog.String("topology", string(c.target.topology)), slog.String("version", s.version.String()))
+			if missed, due := c.connected.DueOf(linesAtOnce, lineEvery); due {
+				c.logger.LogAttrs(c.ctx, slog.LevelInfo, "redis connected", slog.Any("target", c.target),
+					slog.String("topology", string(c.target.topology)), slog.String("version", s.version.String()), slog.Uint64("not_logged", missed))
+			}
 			err = c.serve(s)
 		}
 		c.state.Store(&state{err: err})

@@ -283,11 +283,16 @@ func (s *session) logOutage(address string, err error, gone bool) {
 	if s.conn.Cluster() {
 		warn, info = slog.LevelWarn, slog.LevelInfo
 	}
+	if changes := (err != nil) == begun.IsZero(); !changes {
+		return // as before
+	}
+	if _, due := s.conn.outages.DueOf(linesAtOnce, lineEvery); !due {
+		return
+	}
 	log, node, after := s.conn.logger, slog.String("node", address), slog.Duration("after", time.Since(begun))
 	switch {
-	case err != nil && begun.IsZero():
+	case err != nil:
 		log.LogAttrs(s.ctx, warn, "redis is not reachable", node, slog.String("error", err.Error()))
-	case err != nil || begun.IsZero(): // as before
 	case gone:
 		log.LogAttrs(s.ctx, slog.LevelInfo, "redis goes on without an unreachable node", node, after)
 	default:

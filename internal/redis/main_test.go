@@ -22,7 +22,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"internal/wire/certificates", "internal/regular", "internal/rawio", "internal/redis/resp"},
+		Own:   []string{"internal/wire/certificates", "internal/loglimit", "internal/regular", "internal/rawio", "internal/redis/resp"},
 		Third: []string{"github.com/redis/rueidis"},
 	})
 }

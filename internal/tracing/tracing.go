@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr/funcr"
 	"go.opentelemetry.io/contrib/propagators/autoprop"
@@ -31,6 +32,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/weirproxy/weir/internal/loglimit"
 )
 
 // scope is the instrumentation scope of all spans.
@@ -188,10 +191,17 @@ type exporter struct {
 	logger *slog.Logger
 	mu     sync.Mutex // guards losing
 	losing bool
+	logged loglimit.Limiter
 
 	end   sync.Once
 	ended chan struct{} // closed when the SDK has sent or dropped all spans
 }
+
+// A collector that refuses each second batch causes two lines for them.
+const (
+	spansAtOnce = 10
+	spansEvery  = time.Minute
+)
 
 // ExportSpans implements [sdk.SpanExporter].
 func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
@@ -200,7 +210,11 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) er
 	defer e.mu.Unlock()
 	switch lost := err != nil; {
 	case lost && !e.losing:
-		e.logger.LogAttrs(ctx, slog.LevelWarn, "spans are lost", slog.String("error", err.Error()))
+		missed, due := e.logged.DueOf(spansAtOnce, spansEvery)
+		if !due {
+			return nil // an end without a beginning would confuse
+		}
+		e.logger.LogAttrs(ctx, slog.LevelWarn, "spans are lost", slog.String("error", err.Error()), slog.Uint64("not_logged", missed))
 	case !lost && e.losing:
 		e.logger.LogAttrs(ctx, slog.LevelInfo, "spans arrive again")
 	}
@@ -240,6 +254,7 @@ func (t *Tracing) Asked(name string) func(ctx context.Context, charges int) (con
 // instead of returned errors.
 type sdkReports struct {
 	logger *slog.Logger
+	logged loglimit.Limiter // the collector can cause errors
 
 	mu       sync.Mutex // guards the rest
 	starting bool       // errors are mistakes in the environment: keep them
@@ -271,5 +286,7 @@ func (r *sdkReports) Handle(err error) {
 		r.mistakes = append(r.mistakes, err)
 		return
 	}
-	r.logger.LogAttrs(context.Background(), slog.LevelWarn, "OpenTelemetry", slog.String("error", err.Error()))
+	if missed, due := r.logged.Due(time.Second); due {
+		r.logger.LogAttrs(context.Background(), slog.LevelWarn, "OpenTelemetry", slog.String("error", err.Error()), slog.Uint64("not_logged", missed))
+	}
 }

@@ -23,7 +23,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"pkg/store", "pkg/algorithms"},
+		Own:   []string{"internal/loglimit", "pkg/store", "pkg/algorithms"},
 		Never: []string{"github.com/spf13", "github.com/weirproxy/weir/pkg/server", "github.com/prometheus"},
 	})
 }

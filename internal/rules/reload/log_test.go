@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/weirproxy/weir/internal/lab"
 	"github.com/weirproxy/weir/internal/rules/reload"
@@ -107,5 +109,37 @@ func TestWarningsRefuseRulesWithStrict(t *testing.T) {
 			t.Errorf("with Strict %t: got the log %s", strict, log)
 		}
 		write(t, filepath.Join(dir, "a.yaml"), document("a", 1))
+	}
+}
+
+// A control plane that pushes many documents, all different, does not fill the log.
+func TestTheLogOfPushesIsBounded(t *testing.T) {
+	for name, requests := range map[string]func(i int) int{
+		"good": func(i int) int { return 1 + i }, "bad": func(int) int { return 0 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, r, log := startText(t, tree(t, map[string]string{"a.yaml": document("a", 1)}), reload.Options{Pushed: true})
+				log.Reset()
+				push := func(i int) {
+					_ = r.Push(t.Context(), pushed(doc{fmt.Sprint("xds:", i), "pushed", requests(i)}))
+				}
+				for i := range 1000 {
+					push(i)
+				}
+				if n := strings.Count(log.String(), "\n"); n == 0 || n > 40 {
+					t.Errorf("%d lines about 1000 documents, want at most 4 about each of 10", n)
+				}
+				log.Reset()
+				time.Sleep(time.Minute)
+				push(1000)
+				if got := log.String(); !strings.Contains(got, "not_logged=990") {
+					t.Errorf("a minute later: got %s, want how many are not in the log", got)
+				}
+				if s := r.Status(); s.Loads+s.Refusals != 1002 {
+					t.Errorf("%d loads and refusals, want 1002", s.Loads+s.Refusals)
+				}
+			})
+		})
 	}
 }

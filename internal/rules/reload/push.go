@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
@@ -34,8 +35,21 @@ func (r *Reloader) Push(ctx context.Context, documents []descriptors.Source) err
 	if r.judged && slices.EqualFunc(r.requested, documents, descriptors.Source.Equal) {
 		return r.refusal
 	}
+	missed, due := r.pushes.DueOf(pushesAtOnce, pushEvery)
+	r.quiet = !due
+	defer func() { r.quiet = false }()
+	if missed > 0 {
+		r.log(ctx, slog.LevelWarn, "some changes of pushed rules are not in the log", slog.Uint64("not_logged", missed))
+	}
 	return r.pushLocked(ctx, documents)
 }
+
+// So many calls of Push at once, and then one in that time, may write lines. Others push what a
+// control plane sends.
+const (
+	pushesAtOnce = 10
+	pushEvery    = 5 * time.Second
+)
 
 // rank decides which of two documents keeps a domain that both have: the lower one.
 type rank uint8

@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weirproxy/weir/internal/loglimit"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -56,6 +57,8 @@ type Reloader struct {
 	pushed    map[string]descriptors.Source // in force, by name
 	judged    bool                          // Push was called
 	refusal   error                         // the answer of the last Push
+	quiet     bool                          // lines about this attempt are left out
+	pushes    loglimit.Limiter              // of the lines about one Push
 }
 
 // New returns a Reloader. The error joins every reason why an option is missing or out of bounds.
@@ -231,17 +234,24 @@ func (t texts) MarshalJSON() ([]byte, error) { return json.Marshal([]string(t)) 
 // MarshalText returns the number of texts.
 func (t texts) MarshalText() ([]byte, error) { return fmt.Append(nil, len(t)), nil }
 
+// log logs a line, unless lines about this attempt are left out. r.mu must be held.
+func (r *Reloader) log(ctx context.Context, level slog.Level, message string, attrs ...slog.Attr) {
+	if !r.quiet {
+		r.options.Logger.LogAttrs(ctx, level, message, attrs...) //nolint:sloglint // callers pass constants
+	}
+}
+
 // logEach logs a line for each text, up to maxLines, before the line about all of them.
 func (r *Reloader) logEach(ctx context.Context, level slog.Level, message, key string, all []string) {
 	for _, text := range all[:min(len(all), maxLines)] {
-		r.options.Logger.LogAttrs(ctx, level, message, slog.String(key, text)) //nolint:sloglint // callers pass constants
+		r.log(ctx, level, message, slog.String(key, text))
 	}
 }
 
 func (r *Reloader) logRefused(ctx context.Context, refusal error, attrs ...slog.Attr) {
 	all := reasons(refusal)
 	r.logEach(ctx, slog.LevelError, "rule mistake", "error", all)
-	r.options.Logger.LogAttrs(ctx, slog.LevelError, "rules refused", append([]slog.Attr{slog.Any("errors", texts(all))}, attrs...)...)
+	r.log(ctx, slog.LevelError, "rules refused", append([]slog.Attr{slog.Any("errors", texts(all))}, attrs...)...)
 }
 
 // logLoaded logs the rules in force, and the difference from those before; nil: they are the first.
@@ -254,13 +264,13 @@ func (r *Reloader) logLoaded(ctx context.Context, rules, before *descriptors.Rul
 	if r.options.Pushed {
 		attrs = append(attrs, slog.Int("pushed", len(r.pushed)))
 	}
-	r.options.Logger.LogAttrs(ctx, slog.LevelInfo, "rules loaded", attrs...)
+	r.log(ctx, slog.LevelInfo, "rules loaded", attrs...)
 	if before != nil {
 		r.logChanges(ctx, rules.Since(before))
 	}
 	if len(status.Warnings) > 0 {
 		r.logEach(ctx, slog.LevelWarn, "rule warning", "warning", status.Warnings)
-		r.options.Logger.LogAttrs(ctx, slog.LevelWarn, "rules have warnings", slog.Any("warnings", texts(status.Warnings)))
+		r.log(ctx, slog.LevelWarn, "rules have warnings", slog.Any("warnings", texts(status.Warnings)))
 	}
 }
 
@@ -268,15 +278,15 @@ func (r *Reloader) logLoaded(ctx context.Context, rules, before *descriptors.Rul
 func (r *Reloader) logChanges(ctx context.Context, changes []descriptors.Change) {
 	for i, c := range changes {
 		if i == maxLines {
-			r.options.Logger.LogAttrs(ctx, slog.LevelWarn, "rules changed in more domains", slog.Int("domains", len(changes)-i))
+			r.log(ctx, slog.LevelWarn, "rules changed in more domains", slog.Int("domains", len(changes)-i))
 			return
 		}
 		domain := slog.String("domain", c.Domain)
 		if len(c.Added)+len(c.Changed) > 0 {
-			r.options.Logger.LogAttrs(ctx, slog.LevelInfo, "rules changed", domain, paths("added", c.Added), paths("changed", c.Changed))
+			r.log(ctx, slog.LevelInfo, "rules changed", domain, paths("added", c.Added), paths("changed", c.Changed))
 		}
 		if len(c.Removed) > 0 {
-			r.options.Logger.LogAttrs(ctx, slog.LevelWarn, "rules removed", domain, paths("removed", c.Removed))
+			r.log(ctx, slog.LevelWarn, "rules removed", domain, paths("removed", c.Removed))
 		}
 	}
 }

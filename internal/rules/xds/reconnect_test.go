@@ -3,12 +3,15 @@ package xds
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/logtest"
 	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/test/parts"
@@ -138,7 +141,10 @@ func (s *script) receive() (response, error) {
 
 func perform(t *testing.T, stage *stage, rules *fakeRules, o Options, lasts time.Duration) *Client {
 	t.Helper()
-	o.Address, o.Push, o.Logger = "stage", rules.push, slog.New(slog.DiscardHandler)
+	o.Address, o.Push = "stage", rules.push
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
 	c := must.Get(New(o))(t)
 	stage.start = time.Now()
 	c.connect = stage.connect
@@ -243,4 +249,30 @@ func TestRulesInForceAreAcceptedWithoutAnotherLoad(t *testing.T) {
 			t.Errorf("loaded %d times, accepted %d times; want once, and each time", rules.pushes, c.Status().Accepted)
 		}
 	})
+}
+
+// A control plane that sends many responses, all different, does not fill the log.
+func TestTheLogOfResponsesIsBounded(t *testing.T) {
+	for name, refusal := range map[string]error{"good": nil, "bad": errors.New("bad")} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var all []response
+				for i := range 2000 {
+					source := descriptors.Source{Name: "xds:r1", Data: fmt.Append(nil, i)}
+					all = append(all, response{version: fmt.Sprint(i), whole: true, resources: []resource{{name: "r1", Source: source}}})
+				}
+				s := &stage{open: func(ctx context.Context, _ int) (stream, error) {
+					return newScript(ctx, time.Hour, all...), nil
+				}}
+				log := new(logtest.Log)
+				c := perform(t, s, &fakeRules{refusal: refusal}, Options{Logger: slog.New(slog.NewTextHandler(log, nil))}, time.Second)
+				if got := c.Status(); got.Accepted+got.Refused != 2000 {
+					t.Fatalf("%d responses were judged, want 2000", got.Accepted+got.Refused)
+				}
+				if got := strings.Count(log.String(), "msg=\"xds configuration"); got != linesAtOnce {
+					t.Errorf("%d lines about responses, want %d", got, linesAtOnce)
+				}
+			})
+		})
+	}
 }

@@ -76,6 +76,12 @@ func (c *Client) disconnected(ctx context.Context, err error, wait time.Duration
 		slog.String("error", err.Error()), slog.String("next_attempt_in", wait.Round(time.Millisecond).String()))
 }
 
+// A control plane may send a thousand responses a second, good or bad. The metrics count all.
+const (
+	linesAtOnce = 10
+	lineEvery   = 5 * time.Second
+)
+
 // judged records the answer to a response; bad counts its resources that are not in force.
 func (c *Client) judged(ctx context.Context, r response, resources, bad int, refusal error) {
 	c.update(func(s *Status) {
@@ -87,7 +93,13 @@ func (c *Client) judged(ctx context.Context, r response, resources, bad int, ref
 			s.Accepted, s.Reason = s.Accepted+1, ""
 		}
 	})
-	attrs := []slog.Attr{slog.String("version", r.version), slog.Int("resources", resources), slog.Int("bad", bad)}
+	missed, due := c.logged.DueOf(linesAtOnce, lineEvery)
+	if !due {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("version", r.version), slog.Int("resources", resources), slog.Int("bad", bad), slog.Uint64("not_logged", missed),
+	}
 	if refusal == nil {
 		c.options.Logger.LogAttrs(ctx, slog.LevelInfo, "xds configuration accepted", attrs...)
 		return

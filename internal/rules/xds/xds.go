@@ -26,6 +26,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/weirproxy/weir/internal/loglimit"
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
@@ -93,6 +94,7 @@ type Client struct {
 	connect func(ctx context.Context) (stream, func(), error) // opens a stream; the func closes its connection
 	rules   rules                                             // owned by Run
 	status  atomic.Pointer[Status]
+	logged  loglimit.Limiter // of responses
 }
 
 // Check returns every mistake in the settings of an operator: all options except Push and Logger.

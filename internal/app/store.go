@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,6 +14,7 @@ import (
 	"github.com/weirproxy/weir/internal/admin/render"
 	"github.com/weirproxy/weir/internal/tracing"
 	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
@@ -45,6 +47,7 @@ type Stores struct {
 	redis  *redisstore.Store // nil without Redis
 	shared *shared.Store     // nil without Redis
 	fleet  fleetSource       // as long as Redis has not counted the processes
+	serves atomic.Pointer[limiter.Limiter]
 }
 
 // NewStores makes the store and waits for no connection. The caller closes the Stores.
@@ -59,7 +62,8 @@ func NewStores(o StoreOptions) (*Stores, error) {
 		return &Stores{Store: memory, memory: memory}, nil
 	}
 	r := *o.Redis
-	r.Logger, r.CountFleet = o.Logger, true
+	s := new(Stores)
+	r.Logger, r.CountFleet, r.Demand = o.Logger, true, s.requests
 	redis, err := redisstore.New(r)
 	if err != nil {
 		return nil, err
@@ -73,7 +77,7 @@ func NewStores(o StoreOptions) (*Stores, error) {
 		redis.Close()
 		return nil, err
 	}
-	s := &Stores{memory: memory, redis: redis}
+	s.memory, s.redis = memory, redis
 	s.assume(o.FleetSize, 0)
 	s.shared, err = shared.New(shared.Options{
 		Remote:      redis,

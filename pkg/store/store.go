@@ -211,8 +211,19 @@ type Health struct {
 
 	// Silent is how long the store has owed answers without giving one; 0 as long as that is usual.
 	Silent time.Duration
-	Fleet  int // processes that share the store; 0: not known
+	Fleet  int   // processes that share the store; 0: not known
+	Share  Share // of this process
+	Told   bool  // all processes have told what they owed since the store was last away
 }
+
+// Circle is the length of the circle of [Share].
+const Circle = 1 << 24
+
+// Share is the share of a process in each limit, while the store is away: an arc of a circle that
+// the arcs of all processes fill. The hits of a limit are points on the circle at equal distances.
+// So the shares in a limit are whole numbers, and their sum is the limit. The zero value is not
+// known: the whole.
+type Share struct{ From, To uint32 }
 
 // Admitted gives the verdict on a request. A denied charge in Enforce mode denies the request. So
 // do the rules in Quota mode, if there is at least one, each has a denied charge, and no rule is in

@@ -24,6 +24,9 @@ type base struct {
 	logger      *slog.Logger
 	metrics     metrics
 	pulse       pulse
+	name        [8]byte                   // of this process, for the others that share the main server
+	share       atomic.Uint64             // of this process, as Redis has told it: From and To
+	told        atomic.Bool               // see store.Health
 	processes   atomic.Int64              // that share the main server, as Redis has counted them; 0: it has not
 	assumed     atomic.Int64              // the least number of these until all of them are counted; 0: not known
 	hasCounters bool                      // there may be counters
@@ -57,7 +60,7 @@ func (b *base) fleetSize() int { return int(max(b.processes.Load(), b.assumed.Lo
 // from twice the longest of the last round trips.
 func (b *base) Health([]store.Charge) store.Health {
 	p := &b.pulse
-	h := store.Health{Fleet: b.fleetSize()}
+	h := store.Health{Fleet: b.fleetSize(), Share: b.shareNow(), Told: b.told.Load()}
 	if at := p.heard.Load(); at > 0 {
 		h.Answered = p.started.Add(time.Duration(at))
 	}

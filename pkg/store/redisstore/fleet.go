@@ -2,29 +2,40 @@ package redisstore
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/weirproxy/weir/pkg/store"
 )
 
-// fleet counts the processes that share the main server under one prefix. Each process calls a
-// script about every fleetBeat. The script counts each process once in each epoch of Redis's time.
-// One key suffices, and a call costs the same for any number of processes. A process that Redis has
-// not heard for three epochs is not counted. Redis can run a call long after the process has given
-// the call up, so a call carries a deadline.
+// fleet makes this process known to the others that share the main server under one prefix, with
+// its load, and learns which share of the limits is its own. Each process calls a script about
+// every second; many processes call it more rarely, as a call costs the time for all. A process is
+// known for ten seconds after its last beat, so a process that is cut off keeps its share for so
+// long. Redis can run a call long after the process has given the call up, so a call carries a
+// deadline.
 type fleet struct {
 	server *server
 	script *rueidis.Lua
 	begun  chan struct{} // closed after the first beat, also one that failed
+	owes   func() bool   // this process has hits or holders to tell
+	demand func() uint64 // requests since the start; nil: all processes have the same load
+
+	back chan struct{} // Redis answers again after lost
+	lost atomic.Int64  // when Redis was first found away, in microseconds since the start of the store; 0: it is not
 
 	wasReset func() // is called after a reset by another process
 
 	// Of the goroutine of run.
-	first, last int64  // epochs in which this process was counted without a gap; 0: none
+	first, last int64 // beats of a row without a gap, in microseconds of Redis's time; 0: the last beat had no answer
+	load        load
 	refused     bool   // the last error was logged
 	reset       string // the last known value of resets
 	looked      bool   // for resets
@@ -32,9 +43,12 @@ type fleet struct {
 }
 
 const (
-	fleetBeat  = time.Second
-	fleetEpoch = 2500 * time.Millisecond // more than two beats: a late one does not matter
-	fleetLeave = 500 * time.Millisecond  // for the last call
+	fleetBeat    = time.Second
+	fleetPause   = 10 * time.Millisecond  // for each process between two beats
+	fleetKnown   = 10 * time.Second       // at least three beats
+	fleetSettled = 5 * time.Second        // after a gap all others have beaten again
+	fleetLeave   = 500 * time.Millisecond // for the last call
+	fleetTelling = 100 * time.Millisecond // between two beats while others have to tell
 )
 
 func newFleet(s *server) (*fleet, error) {
@@ -42,20 +56,25 @@ func newFleet(s *server) (*fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &fleet{server: s, script: rueidis.NewLuaScript(string(text)), begun: make(chan struct{})}, nil
+	return &fleet{
+		server: s, script: rueidis.NewLuaScript(string(text)), begun: make(chan struct{}), back: make(chan struct{}, 1),
+		owes: func() bool { return false },
+	}, nil
 }
 
 // run makes this process known until ctx ends, and then takes it out. The first beat comes as soon
 // as there is a connection.
 func (f *fleet) run(ctx context.Context) {
 	_ = f.server.connection.Await(ctx) // the connection logs why
-	tick := time.NewTicker(fleetBeat)
-	defer tick.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for begun := sync.OnceFunc(func() { close(f.begun) }); ; {
 		f.beat(ctx, false)
 		begun()
+		timer.Reset(f.pause())
 		select {
-		case <-tick.C:
+		case <-timer.C:
+		case <-f.back:
 		case <-ctx.Done():
 			if f.last > 0 {
 				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fleetLeave)
@@ -67,44 +86,79 @@ func (f *fleet) run(ctx context.Context) {
 	}
 }
 
+// pause returns the time until the next beat.
+func (f *fleet) pause() time.Duration {
+	usual := fleetBeat
+	if f.lost.Load() > 0 && f.last > 0 {
+		usual = fleetTelling
+	}
+	return max(usual, time.Duration(f.server.processes.Load())*fleetPause)
+}
+
+// away notes that Redis is asked whether it is back.
+func (f *fleet) away() {
+	if f.lost.CompareAndSwap(0, max(1, time.Since(f.server.pulse.started).Microseconds())) {
+		f.server.told.Store(false)
+	}
+}
+
+// returned notes that Redis is back: the next beat comes at once.
+func (f *fleet) returned() {
+	select {
+	case f.back <- struct{}{}:
+	default:
+	}
+}
+
 func (f *fleet) beat(ctx context.Context, leaves bool) {
 	ctx, cancel := context.WithTimeout(ctx, fleetBeat)
 	defer cancel()
 	connection := f.server.connection
 	client, err := f.server.client()
 	if err != nil {
+		f.last = 0
 		return // the connection logs why
 	}
 	begun := time.Since(f.server.pulse.started).Microseconds()
-	deadline := int64(0)
-	if f.ahead != 0 && f.server.given == nil {
-		deadline = f.ahead + begun + fleetBeat.Microseconds()
+	deadline, since := int64(0), int64(0)
+	if lost := f.lost.Load(); f.ahead != 0 {
+		if f.server.given == nil {
+			deadline = f.ahead + begun + fleetBeat.Microseconds()
+		}
+		if lost > 0 {
+			since = f.ahead + lost
+		}
 	}
-	left := int64(0)
-	if leaves {
-		left = 1
-	}
-	var args []string
-	for _, n := range []int64{f.server.givenNow(), fleetEpoch.Microseconds(), f.first, f.last, left, deadline} {
+	known := max(fleetKnown, 3*time.Duration(f.server.processes.Load())*fleetPause)
+	args := []string{string(f.server.name[:])}
+	for _, n := range []int64{
+		f.server.givenNow(), known.Microseconds(), f.load.next(time.Now(), f.demand), number(f.owes()), since, number(leaves), deadline,
+	} {
 		args = append(args, strconv.FormatInt(n, 10))
 	}
-	counts, err := f.script.Exec(ctx, client, []string{f.server.prefix + "fleet"}, args).AsIntSlice()
-	if err = connection.Report(err); err == nil && len(counts) != 5 {
+	answer, err := f.script.Exec(ctx, client, []string{f.server.prefix + "fleet"}, args).AsIntSlice()
+	if err = connection.Report(err); err == nil && len(answer) != 6 {
 		err = errReply
 	}
 	if err != nil {
+		f.last = 0
 		f.failed(err)
 		return
 	}
 	f.refused = false
 	f.lookForResets(ctx, client)
-	f.ahead = counts[4] - begun
-	switch late := deadline > 0 && counts[4] >= deadline; {
+	f.ahead = answer[0] - begun
+	switch late := deadline > 0 && answer[0] >= deadline; {
 	case leaves:
 	case late: // the clock of Redis has jumped ahead, so the next beat counts
 		f.last = 0
 	default:
-		f.heard(counts[0], [3]int64(counts[1:4]))
+		if gap := answer[0]-f.last > known.Microseconds(); gap || answer[5] == 0 {
+			f.first = answer[0]
+		}
+		f.last = answer[0]
+		f.heard(answer[1], store.Share{From: uint32(answer[2]), To: uint32(answer[3])})
+		f.learnTold(answer[4] + max(0, f.server.processes.Load()-answer[1]))
 	}
 }
 
@@ -123,25 +177,32 @@ func (f *fleet) lookForResets(ctx context.Context, client rueidis.Client) {
 	f.looked = true
 }
 
-// heard notes an answer: the processes counted in an epoch, with this one, in the epoch before, and
-// in the one before that. After a gap, or a loss of the key, the others may not have been counted
-// again before the end of the next epoch.
-func (f *fleet) heard(epoch int64, counts [3]int64) {
-	gap := f.last == 0 || epoch != f.last && epoch != f.last+1
-	lost := counts[0] == 0 || counts[1] == 0 && f.first < epoch && epoch <= f.last+1
-	if gap || lost {
-		f.first = epoch
+func number(yes bool) int64 {
+	if yes {
+		return 1
 	}
-	if f.last = epoch; counts[0] == 0 {
-		f.last = 0 // has this process counted again
-	}
-	size := max(counts[0], counts[1], counts[2])
-	if epoch-f.first < 2 {
-		size = max(size, f.server.processes.Load())
-	} else {
+	return 0
+}
+
+// heard notes an answer. After a gap, or a loss of the key, the others may not have been counted
+// again yet. Until then a smaller number, and a share of it, does not count.
+func (f *fleet) heard(size int64, share store.Share) {
+	settled := f.last-f.first >= fleetSettled.Microseconds()
+	if settled {
 		f.server.assumed.Store(0)
 	}
-	f.server.processes.Store(size)
+	if settled || size >= f.server.processes.Load() {
+		f.server.processes.Store(size)
+		f.server.share.Store(uint64(share.From)<<32 | uint64(share.To))
+	}
+}
+
+// learnTold notes whether all processes have told what they owed since Redis was away.
+func (f *fleet) learnTold(untold int64) {
+	if untold == 0 && f.lost.Load() > 0 && !f.owes() {
+		f.server.told.Store(true)
+		f.lost.Store(0)
+	}
 }
 
 // failed logs a refusal of Redis, and not again before a call that succeeds. The rest of the store
@@ -154,4 +215,53 @@ func (f *fleet) failed(err error) {
 	f.server.logger.LogAttrs(context.Background(), slog.LevelWarn,
 		"cannot count the processes that share Redis: while Redis does not answer, each may admit more than its part",
 		slog.Any("redis", f.server.target), slog.Int("known", f.server.fleetSize()), slog.String("error", fmt.Sprint(err)))
+}
+
+// load is the load of this process, as others know it: requests in a thousand seconds.
+type load struct {
+	at    time.Time // of the last count
+	count uint64
+	mean  float64 // of the last seconds
+	told  int64
+}
+
+const (
+	loadMemory = 4  // beats
+	loadStep   = 16 // a change by a smaller part is not told, so that shares stay as they are
+)
+
+// next returns the load at a beat.
+func (l *load) next(now time.Time, demand func() uint64) int64 {
+	if demand == nil {
+		return 1
+	}
+	count, since := demand(), now.Sub(l.at)
+	switch rate := float64(count-l.count) / since.Seconds() * 1000; {
+	case l.at.IsZero():
+		l.at, l.count = now, count
+		return 0
+	case since < fleetBeat/2:
+		return l.told
+	case l.mean == 0:
+		l.mean = rate
+	default:
+		l.mean += (rate - l.mean) / loadMemory
+	}
+	l.at, l.count = now, count
+	if is := int64(min(l.mean, 1<<32-1)); max(is-l.told, l.told-is) > l.told/loadStep {
+		l.told = is
+	}
+	return l.told
+}
+
+// shareNow returns the share of this process. As long as Redis has counted fewer processes than are
+// assumed, all have equal shares, in an order that may be the same for two.
+func (b *base) shareNow() store.Share {
+	assumed, arc := b.assumed.Load(), b.share.Load()
+	if share := (store.Share{From: uint32(arc >> 32), To: uint32(arc)}); assumed <= b.processes.Load() && share.To > 0 {
+		return share
+	}
+	n := uint64(max(1, assumed, b.processes.Load()))
+	i := binary.LittleEndian.Uint64(b.name[:]) % n
+	return store.Share{From: uint32(store.Circle * i / n), To: uint32(store.Circle * (i + 1) / n)}
 }

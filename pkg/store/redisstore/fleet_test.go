@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/pkg/store"
 )
 
 // ships returns stores with one clock that share a count of their fleet, and do not beat by
@@ -27,6 +28,11 @@ func ships(t *testing.T, n int, urls []string) (all []*Store, c *clock) {
 		all = append(all, s)
 	}
 	return all, c
+}
+
+// beaten is the answer to a beat in a fleet of a size.
+func beaten(size int) string {
+	return fmt.Sprintf("*6\r\n:%d\r\n:%d\r\n:0\r\n:%d\r\n:0\r\n:1\r\n", time.Now().UnixMicro(), size, store.Circle/size)
 }
 
 func TestFleetCountsTheProcessesThatAreThere(t *testing.T) {
@@ -51,9 +57,9 @@ func TestFleetCountsTheProcessesThatAreThere(t *testing.T) {
 			}
 		}
 	}
-	for n := range 12 { // two are killed
+	for n := range 14 { // two are killed
 		beat(all[:2])
-		if got := all[0].Health(nil).Fleet; got > 4 || n < 4 && got != 4 || n >= 9 && got != 2 {
+		if got := all[0].Health(nil).Fleet; got > 4 || n < 9 && got != 4 || n >= 11 && got != 2 {
 			t.Errorf("beat %d after two of four were killed: %d are counted", n, got)
 		}
 	}
@@ -90,7 +96,7 @@ func TestFleetStaysKnownOverAnOutageAndALossOfTheKey(t *testing.T) {
 	for range 10 {
 		round(all)
 	}
-	c.sleep(-fleetEpoch) // the clock of Redis goes back
+	c.sleep(-2500 * time.Millisecond) // the clock of Redis goes back
 	for range 10 {
 		round(all)
 	}
@@ -117,10 +123,10 @@ func TestFleetBeatsUntilClose(t *testing.T) {
 		f := farBy(time.Millisecond)
 		f.beats = func(args []string) string {
 			beats.Add(1)
-			if args[4] == "1" {
+			if args[6] == "1" {
 				left.Add(1)
 			}
-			return "*5\r\n:1000\r\n:7\r\n:6\r\n:5\r\n:1700000000000000\r\n"
+			return beaten(7)
 		}
 		s := away(t, f, Options{CountFleet: true})
 		time.Sleep(10*time.Second + fleetBeat/2)
@@ -138,7 +144,7 @@ func TestFleetThatRedisDoesNotCountStaysKnownAndIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := atomic.Pointer[string]{}
 		answers := func(text string) { answer.Store(&text) }
-		answers("*5\r\n:1000\r\n:7\r\n:6\r\n:5\r\n:1700000000000000\r\n")
+		answers(beaten(7))
 		f := farBy(time.Millisecond)
 		f.beats = func([]string) string { return *answer.Load() }
 		var lines logtest.Log
@@ -229,7 +235,7 @@ func (c connecting) Await(ctx context.Context) error {
 func TestAProcessIsCountedAsSoonAsItIsConnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := farBy(time.Millisecond)
-		f.beats = func([]string) string { return "*5\r\n:1000\r\n:4\r\n:3\r\n:3\r\n:1700000000000000\r\n" }
+		f.beats = func([]string) string { return beaten(4) }
 		c := connecting{f, make(chan struct{})}
 		s := awayBy(t, f, c, Options{CountFleet: true})
 		time.Sleep(300 * time.Millisecond)
@@ -247,10 +253,7 @@ func TestAProcessIsCountedAsSoonAsItIsConnected(t *testing.T) {
 func TestAnAssumedFleetCountsUntilRedisHasCountedIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := farBy(time.Millisecond)
-		epoch := func() int64 { return time.Now().UnixMicro() / fleetEpoch.Microseconds() }
-		f.beats = func([]string) string {
-			return fmt.Sprintf("*5\r\n:%d\r\n:2\r\n:2\r\n:2\r\n:%d\r\n", epoch(), time.Now().UnixMicro())
-		}
+		f.beats = func([]string) string { return beaten(2) }
 		c := connecting{f, make(chan struct{})}
 		s := awayBy(t, f, c, Options{CountFleet: true})
 		if got := s.Stats(); got.Fleet != 0 || got.FleetCounted {
@@ -266,9 +269,97 @@ func TestAnAssumedFleetCountsUntilRedisHasCountedIt(t *testing.T) {
 		if got := s.Stats(); got.Fleet != 4 || !got.FleetCounted {
 			t.Errorf("while others may not have been counted: %d processes, counted %t; want 4", got.Fleet, got.FleetCounted)
 		}
-		time.Sleep(3 * fleetEpoch)
+		time.Sleep(fleetSettled + fleetBeat)
 		if got := s.Stats(); got.Fleet != 2 || !got.FleetCounted {
 			t.Errorf("afterwards: %d processes, counted %t; want 2", got.Fleet, got.FleetCounted)
 		}
 	})
+}
+
+// The arcs of a fleet fill the circle by their loads, and stay while a process is cut off.
+func TestProcessesShareTheCircleByTheirLoads(t *testing.T) {
+	all, c := ships(t, 4, urlOf("redis", shared(t).Address()))
+	requests := make([]uint64, len(all))
+	for i, s := range all {
+		s.fleet.demand = func() uint64 { return requests[i] }
+	}
+	beat := func(loads ...int) {
+		for i, s := range all[:len(loads)] {
+			requests[i] += uint64(loads[i])
+			if !s.fleet.load.at.IsZero() { // the time of the test does not count
+				s.fleet.load.at = time.Now().Add(-time.Second)
+			}
+			s.fleet.beat(t.Context(), false)
+		}
+		c.sleep(fleetBeat)
+	}
+	shares := func() (shares []float64, sum uint32) {
+		for _, s := range all {
+			share := s.Health(nil).Share
+			shares = append(shares, float64(share.To-share.From)/store.Circle)
+			sum += share.To - share.From
+		}
+		return shares, sum
+	}
+	for range 20 {
+		beat(900, 30, 30, 40)
+	}
+	got, sum := shares()
+	for i, want := range []float64{0.9, 0.03, 0.03, 0.04} {
+		if got[i] < want-0.01 || got[i] > want+0.01 {
+			t.Errorf("process %d has %.3f of the circle, want %.2f", i, got[i], want)
+		}
+	}
+	if sum > store.Circle {
+		t.Errorf("all have %d of %d", sum, store.Circle)
+	}
+	for range 9 { // one is cut off
+		beat(900, 30, 30)
+	}
+	if got, _ := shares(); got[0] > 0.91 {
+		t.Errorf("the share of a process that is cut off is taken after 9 s: %.3f", got)
+	}
+	for range 3 {
+		beat(900, 30, 30)
+	}
+	if got, _ := shares(); got[0] < 0.93 {
+		t.Errorf("the share of a process that is gone is not taken after 12 s: %.3f", got)
+	}
+}
+
+// After an outage a process is told that all others have told what they owed.
+func TestAProcessLearnsWhenAllHaveToldWhatTheyOwed(t *testing.T) {
+	all, c := ships(t, 3, urlOf("redis", shared(t).Address()))
+	owes := false
+	all[2].fleet.owes = func() bool { return owes }
+	for range 6 {
+		for _, s := range all {
+			s.fleet.beat(t.Context(), false)
+		}
+		c.sleep(fleetBeat)
+	}
+	first := all[0]
+	lost := func(ago time.Duration) { // Redis was away, and answers again
+		first.fleet.away()
+		first.fleet.lost.Store(1)
+		first.fleet.ahead = int64(c.now())/int64(Granularity) - ago.Microseconds()
+	}
+	lost(0)
+	owes = true
+	for n, want := range []bool{false, false, false, true} {
+		first.fleet.beat(t.Context(), false)
+		first.fleet.ahead = int64(c.now())/int64(Granularity) - int64(n)*1000 // as before
+		if got := first.Health(nil).Told; got != want {
+			t.Errorf("beat %d: told %t, want %t", n, got, want)
+		}
+		switch c.sleep(time.Millisecond); n {
+		case 0:
+			all[1].fleet.beat(t.Context(), false)
+		case 1:
+			all[2].fleet.beat(t.Context(), false) // is back, and owes hits
+		case 2:
+			owes = false
+			all[2].fleet.beat(t.Context(), false)
+		}
+	}
 }

@@ -21,6 +21,7 @@ package redisstore
 import (
 	"cmp"
 	"context"
+	cryptorand "crypto/rand"
 	"crypto/sha1" //nolint:gosec // the name Redis gives to scripts
 	"encoding/hex"
 	"errors"
@@ -56,10 +57,13 @@ type Options struct {
 
 	// CountFleet makes this process known on Target under Prefix, and counts the processes there, for
 	// [store.Health]. A process that starts is counted within a second, and one that was closed is not
-	// counted after a second. A process that was killed is counted for some nine seconds. While Redis
-	// does not answer the last known number stays. Afterwards the number falls only after five
+	// counted after a second. A process that was killed is counted for ten seconds. While Redis does
+	// not answer the last known number and share stay. Afterwards the number falls only after five
 	// seconds, so that the other processes have the time to come back.
 	CountFleet bool
+	// Demand returns the requests of this process since its start. The processes share limits by their
+	// rates. Nil: all have equal shares.
+	Demand func() uint64
 
 	Logger *slog.Logger
 }
@@ -106,6 +110,7 @@ func newStore(o Options, connect func(redis.Target) connection) (*Store, error) 
 		pulse:       pulse{started: time.Now()},
 		hasCounters: o.Counters.Name != nil,
 	}
+	_, _ = cryptorand.Read(b.name[:]) // never fails
 	n := names{prefix: cmp.Or(o.Prefix, DefaultPrefix), hashTag: o.HashTag, counters: o.Counters}
 	all := &servers{base: b, main: newServer(b, n, target, connect(target))}
 	if o.Seconds != nil {
@@ -116,6 +121,7 @@ func newStore(o Options, connect func(redis.Target) connection) (*Store, error) 
 		return nil, err
 	}
 	s.fleet.wasReset = s.forgetSeeds
+	s.fleet.demand, s.fleet.owes = o.Demand, func() bool { return s.keys.Load()+s.holders.Load() > 0 }
 	s.start(o.CountFleet)
 	return s, nil
 }
@@ -230,7 +236,12 @@ func (s *Store) Await(ctx context.Context) error {
 		return err
 	}
 	now := s.here()
-	return s.do(ctx, until, s.transaction(take, server.locate(&c, now), now, []store.Charge{c}))
+	s.fleet.away()
+	if err := s.do(ctx, until, s.transaction(take, server.locate(&c, now), now, []store.Charge{c})); err != nil {
+		return err
+	}
+	s.fleet.returned()
+	return nil
 }
 
 // Stats returns the store's metrics.

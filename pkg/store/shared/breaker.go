@@ -118,7 +118,7 @@ func (b *breaker) enter(charges []store.Charge) *phase {
 // enterTransaction is enter for a transaction. While other processes may have hits of an outage
 // that the store has not counted, the local store decides where these hits matter.
 func (b *breaker) enterTransaction(charges []store.Charge) *phase {
-	if b.phase.Load().tells() && outlast(charges) {
+	if b.tells(b.phase.Load()) && outlast(charges) {
 		return nil
 	}
 	return b.enter(charges)
@@ -128,7 +128,7 @@ func (b *breaker) enterTransaction(charges []store.Charge) *phase {
 // have charged their hits of the last outage.
 func (b *breaker) settled() bool {
 	p := b.phase.Load()
-	return p.state == Closed && !p.tells()
+	return p.state == Closed && !b.tells(p)
 }
 
 // untilAsked returns the wait until the store may be asked again, in whole seconds, at least one.
@@ -148,6 +148,14 @@ const (
 	// a shorter one few of these hits matter.
 	tellingPeriod = time.Minute
 )
+
+// tells is tells of the phase, until the remote store says that all have told.
+func (b *breaker) tells(p *phase) bool {
+	if p.telling.Load() && p.state == Closed && b.Remote.Health(nil).Told {
+		p.telling.Store(false)
+	}
+	return p.tells()
+}
 
 // tells reports whether other processes may still have hits of an outage that the store has not
 // counted.

@@ -66,7 +66,7 @@ func (s *Store) known(n *names, c *store.Charge) (h algorithms.Hold, doubt bool)
 		return h, false
 	}
 	if isLocal(c) {
-		if h = s.peek(n, c, c.Limit); h.Status == algorithms.HoldHeld || h.Status == algorithms.HoldEnded {
+		if h = s.peek(n, c, inUnits(c.Limit)); h.Status == algorithms.HoldHeld || h.Status == algorithms.HoldEnded {
 			return h, false
 		}
 	}
@@ -100,8 +100,9 @@ func (s *Store) deny(n *names, c *store.Charge, doubt bool) {
 }
 
 func (s *Store) admit(n *names, c *store.Charge) {
-	for _, l := range [...]algorithms.Limit{c.Limit, s.unusedLimit(false, algorithms.MaxHits), s.unusedLimit(true, algorithms.MaxHits)} {
-		if l == c.Limit && !keepsDenials(c) || s.peek(n, c, l).Status != algorithms.HoldDenied {
+	own := inUnits(c.Limit)
+	for _, l := range [...]algorithms.Limit{own, s.unusedLimit(false, algorithms.MaxHits), s.unusedLimit(true, algorithms.MaxHits)} {
+		if l == own && !keepsDenials(c) || s.peek(n, c, l).Status != algorithms.HoldDenied {
 			continue
 		}
 		n.set(0, c, l, algorithms.HoldBegun, 1) // a holder that begins and ends at once, at no cost, has ended
@@ -144,13 +145,13 @@ func (q *question) restoreHolders(charges []store.Charge) {
 // recalledHolders ends a question of recallHolders after an answer. A holder that has begun here
 // ends here, too.
 func (s *Store) recalledHolders(q *question, t *store.Transaction) {
-	n, fleet := &q.names, s.breaker.fleet()
+	n, share := &q.names, s.breaker.share()
 	for i := range q.known {
 		c, h := &t.Charges[i], q.known[i].Status
 		switch {
 		case c.Hold == nil:
 		case isEnd(c) && h == algorithms.HoldHeld:
-			n.set(0, c, c.Limit, c.Hold.Phase, cost(c, fleet))
+			n.set(0, c, inUnits(c.Limit), c.Hold.Phase, cost(c, share))
 			s.take(n, 1)
 		case h != algorithms.HoldDenied:
 		case !isEnd(c) && c.Hits > 0 && t.Admitted && t.Decisions[i].Allowed:
@@ -175,8 +176,8 @@ func (w *substitutes) meet(s *Store, charges []store.Charge) {
 }
 
 // part writes to each holder the state in which a request without the remote store found it. A
-// holder in the local store holds the hits of all processes.
-func (w *substitutes) part(charges []store.Charge, fleet int) {
+// holder in the local store holds what its hits cost.
+func (w *substitutes) part(charges []store.Charge, share store.Share) {
 	for i := range charges {
 		c := &charges[i]
 		if c.Hold == nil {
@@ -188,7 +189,7 @@ func (w *substitutes) part(charges []store.Charge, fleet int) {
 		} else if !isLocal(c) {
 			*was = algorithms.Hold{}
 		}
-		was.Hits /= uint32(sharers(c, fleet))
+		was.Hits /= price(c, share)
 	}
 }
 
@@ -224,7 +225,7 @@ func (s *Store) tellHolders(
 				hits += uint64(c.Hits)
 				rejected := *c
 				rejected.Hold = nil
-				s.remote.Later(&rejected, at, partOf(&rejected, &decisions[i], at, s.breaker.fleet()))
+				s.remote.Later(&rejected, at, partOf(&rejected, &decisions[i], at, s.breaker.share()))
 			}
 		}
 	}

@@ -352,7 +352,8 @@ type fleet struct {
 	hub   *hub
 	links []*link
 	procs []*Store
-	size  int // that the processes see
+	size  int                     // that the processes see
+	share func(i int) store.Share // of process i; nil: equal shares
 	log   logtest.Log
 }
 
@@ -361,10 +362,15 @@ func newFleet(t *testing.T, r *rand.Rand, n int, ahead time.Duration) (f *fleet,
 	t.Helper()
 	f = &fleet{hub: newHub(ahead), size: n}
 	var closes []func()
-	for range n {
+	for i := range n {
 		k := &link{hub: f.hub, r: r}
 		local := must.Get(memstore.New(memstore.Options{SweepInterval: 100 * time.Hour, Now: f.hub.now}))(t)
-		o := k.parts(setup{Fleet: func() int { return f.size }})
+		o := k.parts(setup{Fleet: func() int { return f.size }, Share: func() store.Share {
+			if f.share != nil {
+				return f.share(i)
+			}
+			return store.Share{From: arc(i%f.size, f.size), To: arc(i%f.size+1, f.size)}
+		}})
 		s := must.Get(New(Options{Local: local, Logger: slogTo(&f.log), Remote: remote{o.Remote, &o}}))(t)
 		f.links, f.procs, closes = append(f.links, k), append(f.procs, s), append(closes, s.Close, local.Close)
 	}
@@ -374,6 +380,9 @@ func newFleet(t *testing.T, r *rand.Rand, n int, ahead time.Duration) (f *fleet,
 		}
 	}
 }
+
+// arc returns where part i of n equal parts of the circle begins.
+func arc(i, n int) uint32 { return uint32(store.Circle * i / n) }
 
 // are sets the condition of all links.
 func (f *fleet) are(c condition) {

@@ -101,7 +101,7 @@ func (s *Store) learnLease(c *store.Charge, told *store.State, to *algorithms.De
 // there. While other processes may have holders to tell, the local store decides begins by the
 // share of this process. The end of a holder leaves no state.
 func (s *Store) goOn(q *question) {
-	told, telling := false, q.phase.tells()
+	told, telling := false, s.breaker.tells(q.phase)
 	for n := range q.rest {
 		c := &q.rest[n]
 		if !isLocal(c) || telling && isEnd(c) {
@@ -114,23 +114,30 @@ func (s *Store) goOn(q *question) {
 	}
 }
 
+// before is what goOnFrom changes.
+type before struct {
+	limit algorithms.Limit
+	hits  int64
+	left  uint32
+}
+
 // goOnFrom has the local store go on from the states that the remote store told. If others share
-// that store, a part of the hits left counts as used. goOnFrom writes to states and decisions, and
-// restores the decisions.
+// that store, a part of the hits left counts as used. goOnFrom writes to all three, and restores the
+// charges and the decisions.
 func (s *Store) goOnFrom(charges []store.Charge, states []store.State, decisions []algorithms.Decision) {
-	if s.breaker.fleet() == 1 {
-		s.local.Continue(charges, states, decisions)
-		return
-	}
-	var few [8]uint32
-	left := few[:0] // of each charge
+	alone := s.breaker.fleet() == 1
+	var few [8]before
+	were := few[:0]
 	for i := range charges {
-		left = append(left, decisions[i].Remaining)
-		leaveUnseen(&charges[i], &states[i], &decisions[i])
+		were = append(were, before{charges[i].Limit, charges[i].Hits, decisions[i].Remaining})
+		if !alone {
+			leaveUnseen(&charges[i], &states[i], &decisions[i])
+		}
+		toUnits(&charges[i], &states[i], &decisions[i])
 	}
 	s.local.Continue(charges, states, decisions)
 	for i := range charges {
-		decisions[i].Remaining = left[i]
+		charges[i].Limit, charges[i].Hits, decisions[i].Remaining = were[i].limit, were[i].hits, were[i].left
 	}
 }
 

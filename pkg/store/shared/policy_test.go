@@ -138,9 +138,7 @@ func TestChargesOfSeveralPoliciesAreOneTransaction(t *testing.T) {
 				}
 				left := map[string]uint32{}
 				for key := range tt.left {
-					probe, d := hits(charge(key, 5), 0), make([]algorithms.Decision, 1)
-					must.Do(t, r.local.Peek(t.Context(), []store.Charge{probe}, d))
-					left[key] = d[0].Remaining
+					left[key] = r.left(charge(key, 5))
 				}
 				must.Match(t, "left in the local store", tt.left, left)
 			})

@@ -134,6 +134,15 @@ func (r *rig) want(want State) {
 	}
 }
 
+// left returns the hits of a charge's key that the local store has left.
+func (r *rig) left(c store.Charge) uint32 {
+	r.t.Helper()
+	n, d := units(c.Limit), make([]algorithms.Decision, 1)
+	c.Limit, c.Hits = inUnits(c.Limit), 0
+	must.Do(r.t, r.local.Peek(r.t.Context(), []store.Charge{c}, d))
+	return d[0].Remaining / n
+}
+
 // hit takes one hit of a key whose charge is allowed without the primary, and reports whether the
 // primary decided.
 func (r *rig) hit() (primary bool) {
@@ -176,6 +185,8 @@ type setup struct {
 	Answered         func() time.Time
 	Silent           func() time.Duration
 	Fleet            func() int
+	Share            func() store.Share
+	Told             func() bool
 	Later            func(c *store.Charge, at algorithms.Instant, part store.Part)
 	HoldLater        func(c *store.Charge, at algorithms.Instant)
 	Now              func() algorithms.Instant
@@ -224,6 +235,10 @@ func (r remote) Health([]store.Charge) (h store.Health) {
 	if r.of.Fleet != nil {
 		h.Fleet = r.of.Fleet()
 	}
+	if r.of.Share != nil {
+		h.Share = r.of.Share()
+	}
+	h.Told = r.of.Told != nil && r.of.Told()
 	return h
 }
 

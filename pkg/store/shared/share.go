@@ -1,16 +1,27 @@
 package shared
 
 import (
+	"hash/fnv"
+	"math/bits"
+
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// The share of this process. While the remote store cannot be asked, each hit costs as many hits in
-// the local store as there are processes. So if all processes have seen the same states and are cut
-// off together, they admit at most the hits that were left. A process that has not seen the hits of
-// others can admit its share of these again. A limit below the number of processes counts as that
-// many processes, so that a full key admits at least one hit in each. If the fleet is counted too
-// small, the processes admit more in the proportion; if too large, they admit less.
+// The share of this process. While the remote store cannot be asked, a hit costs the more in the
+// local store the smaller the share of this process in the limit is. So if all processes have seen
+// the same states and are cut off together, they admit at most the hits that were left. A process
+// that has not seen the hits of others can admit its share of these again.
+//
+// The remote store tells the share: an arc of a circle, which is the longer the more requests the
+// process has. The hits of a limit are points at equal distances on the circle, from a point on
+// that belongs to the key. The points in the arc are the share. So of a limit of fewer hits than
+// there are processes, each key has processes that have a hit, and others that deny.
+//
+// The local store counts in units, several for each hit, so that costs are rounded up by little.
+
+// mostUnits is the most units of a hit: a cost is at most a 256th of a hit too large.
+const mostUnits = 256
 
 // isLocal reports whether the local store decides the charge while the remote store cannot be
 // asked.
@@ -18,34 +29,69 @@ func isLocal(c *store.Charge) bool {
 	return c.OnError != store.OnErrorAllow && c.OnError != store.OnErrorDeny
 }
 
-// sharers returns the number of processes that share the key of a charge: the fleet, but not more
-// than a full key admits hits.
-func sharers(c *store.Charge, fleet int) int64 {
-	return max(1, min(int64(fleet), int64(c.Limit.Capacity())))
+// units returns the units of a hit under a limit. All numbers of the limit fit in units. A bucket in
+// whole tokens gains whole hits, so its costs are rounded up to whole hits.
+func units(l algorithms.Limit) uint32 {
+	if l.Algorithm == algorithms.TokenBucketInteger {
+		return 1
+	}
+	return max(1, min(mostUnits, 1<<31/max(1, l.Requests, l.Burst)))
 }
 
-// cost returns the hits that a charge costs in the local store: as many for each process. A refund
-// returns its own hits only.
-func cost(c *store.Charge, fleet int) int64 {
-	n := sharers(c, fleet)
-	if c.Hits <= 0 {
-		return c.Hits
+// inUnits returns the limit for the local store.
+func inUnits(l algorithms.Limit) algorithms.Limit {
+	n := units(l)
+	l.Requests *= n
+	l.Burst *= n
+	return l
+}
+
+// own returns the hits of a full key that are the share of a process.
+func own(c *store.Charge, share store.Share) uint32 {
+	all := uint64(c.Limit.Capacity())
+	h := fnv.New64a() // the same in each process
+	_, _ = h.Write(c.Key)
+	first := h.Sum64() % store.Circle
+	before := func(end uint32) uint64 { // points before the end of an arc, on a circle that is longer by all
+		if end := uint64(end) * all; end > first {
+			return (end - first + store.Circle - 1) / store.Circle
+		}
+		return 0
 	}
-	if c.Hits > algorithms.MaxHits/n {
-		return algorithms.MaxHits
+	return uint32(before(share.To) - before(share.From))
+}
+
+// price returns the units that a hit costs. Without a share a hit costs more than the limit.
+func price(c *store.Charge, share store.Share) uint32 {
+	by, mine := uint64(units(c.Limit)), uint64(own(c, share))
+	switch all := uint64(c.Limit.Capacity()) * by; {
+	case all == 0:
+		return uint32(by)
+	case mine == 0:
+		return uint32(all + 1)
+	default:
+		return uint32((all + mine - 1) / mine)
 	}
-	return c.Hits * n
+}
+
+// cost returns the units that a charge costs. A refund returns its own hits only.
+func cost(c *store.Charge, share store.Share) int64 {
+	by := int64(units(c.Limit))
+	if c.Hits > 0 {
+		by = int64(price(c, share))
+	}
+	return max(-algorithms.MaxHits, min(algorithms.MaxHits, c.Hits*by))
 }
 
 // partOf returns the part of the limit that the local store has given to a charge, which it has
 // decided at an instant of the remote store's clock. The wait until the key is full shows when it
 // would be full without the charge.
-func partOf(c *store.Charge, d *algorithms.Decision, at algorithms.Instant, fleet int) store.Part {
+func partOf(c *store.Charge, d *algorithms.Decision, at algorithms.Instant, share store.Share) store.Part {
 	if c.Limit.Requests == 0 || !isLocal(c) {
 		return store.Part{}
 	}
-	own := scale(c.Limit.Period, uint64(max(0, cost(c, fleet))), uint64(c.Limit.Requests))
-	return store.Part{Full: at.Add(d.ResetAfter) - algorithms.Instant(own), Mine: 1, Of: uint32(sharers(c, fleet))}
+	took := scale(c.Limit.Period, uint64(max(0, cost(c, share))), uint64(inUnits(c.Limit).Requests))
+	return store.Part{Full: at.Add(d.ResetAfter) - algorithms.Instant(took), Mine: units(c.Limit), Of: price(c, share)}
 }
 
 // unseenPart is the part of the hits left that a process leaves to the hits of others that an
@@ -65,6 +111,27 @@ func leaveUnseen(c *store.Charge, told *store.State, d *algorithms.Decision) {
 	}
 }
 
+// toUnits makes a charge, the state that the remote store told and the decision fit for the local
+// store.
+func toUnits(c *store.Charge, told *store.State, d *algorithms.Decision) {
+	n := units(c.Limit)
+	last, a, b := told.State.Parts()
+	switch by := uint64(n); told.Limit.Algorithm {
+	case algorithms.TokenBucket:
+		high, low := bits.Mul64(b, by)
+		a, b = a*by+high, low
+	case algorithms.TokenBucketInteger: // a hit is a unit
+	default:
+		a, b = a*by, b*by
+	}
+	told.State = algorithms.StateOf(last, a, b)
+	told.Limit.Requests, told.Limit.Burst = times(told.Limit.Requests, n), times(told.Limit.Burst, n)
+	c.Limit, c.Hits, d.Remaining = inUnits(c.Limit), c.Hits*int64(n), d.Remaining*n
+}
+
+// times multiplies the number of a limit, which may be of other rules.
+func times(x, n uint32) uint32 { return uint32(min(uint64(x)*uint64(n), 1<<32-1)) }
+
 // applied returns the hits of a charge without a holder that a request without the remote store has
 // applied. As package store says, these are all or none.
 func applied(c *store.Charge, d *algorithms.Decision, admitted bool) int64 {
@@ -72,4 +139,13 @@ func applied(c *store.Charge, d *algorithms.Decision, admitted bool) int64 {
 		return c.Hits
 	}
 	return 0
+}
+
+// share returns the share of this process in each limit.
+func (b *breaker) share() store.Share {
+	h := b.Remote.Health(nil)
+	if h.Share.To == 0 {
+		h.Share.To = uint32(store.Circle / max(1, h.Fleet))
+	}
+	return h.Share
 }

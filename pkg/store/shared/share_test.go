@@ -2,6 +2,9 @@ package shared
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,7 +36,7 @@ func TestOneOfSeveralProcessesAnswersWithItsShare(t *testing.T) {
 			[]algorithms.Decision{left(1), left(2)},
 		},
 		{"fewer_hits_than_processes", []store.Charge{charge("k", 2)}, []algorithms.Decision{left(0)}, []algorithms.Decision{left(0)}},
-		{"more_hits_than_the_share", []store.Charge{hits(charge("k", 7), 2)}, []algorithms.Decision{over}, []algorithms.Decision{over}},
+		{"more_hits_than_the_share", []store.Charge{hits(charge("k", 4), 2)}, []algorithms.Decision{over}, []algorithms.Decision{over}},
 		{
 			"the_most_hits",
 			[]store.Charge{hits(charge("k", algorithms.MaxHits), algorithms.MaxHits)},
@@ -131,9 +134,8 @@ func TestStatesGoToTheCallerAndToTheLocalStore(t *testing.T) {
 			if own != nil && *own != p.state {
 				t.Errorf("the caller was told %+v; want %+v", *own, p.state)
 			}
-			d := make([]algorithms.Decision, 1)
-			if err := r.local.Peek(t.Context(), []store.Charge{hits(charges[0], 0)}, d); err != nil || d[0].Remaining != 3 {
-				t.Errorf("the local store has %+v, %v; want 3 left", d[0], err)
+			if left := r.left(charges[0]); left != 3 {
+				t.Errorf("the local store has %d left, want 3", left)
 			}
 			if got := r.local.Stats().Keys; got != 1 {
 				t.Errorf("the local store has %d keys; want the one that it may decide", got)
@@ -157,10 +159,75 @@ func TestAPartOfTheRestIsForHitsThatAnAnswerDoesNotShow(t *testing.T) {
 				if _, err := store.Take(t.Context(), r, []store.Charge{c}, d); err != nil || d[0].Remaining != tt.told {
 					t.Fatalf("%v: got %+v, %v; want %d left", a, d[0], err, tt.told)
 				}
-				if err := r.local.Peek(t.Context(), []store.Charge{hits(c, 0)}, d); err != nil || d[0].Remaining != tt.want {
-					t.Errorf("%v, %d processes: the local store has %d left of %d, %v; want %d", a, tt.fleet, d[0].Remaining, tt.told, err, tt.want)
+				if left := r.left(c); left != tt.want {
+					t.Errorf("%v, %d processes: the local store has %d left of %d, want %d", a, tt.fleet, left, tt.told, tt.want)
 				}
 			})
 		}
+	}
+}
+
+// The shares of all processes in a limit are whole hits, and their sum is the limit, also of fewer
+// hits than there are processes. A process whose share is larger has the more.
+func TestSharesAreWholeHitsAndTheirSumIsTheLimit(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 12))
+		ends := []uint32{0, store.Circle}
+		for range r.IntN(9) {
+			ends = append(ends, r.Uint32N(store.Circle))
+		}
+		slices.Sort(ends)
+		c := charge(fmt.Sprint("key ", seed), 1+r.Uint32N(20))
+		switch r.IntN(3) {
+		case 0:
+			c.Limit.Requests = r.Uint32()
+		case 1:
+			c.Limit.Requests = 100
+		}
+		sum := uint64(0)
+		for i := range len(ends) - 1 {
+			share := store.Share{From: ends[i], To: ends[i+1]}
+			mine, want := own(&c, share), float64(share.To-share.From)/store.Circle*float64(c.Limit.Requests)
+			if sum += uint64(mine); float64(mine) < want-1 || float64(mine) > want+1 {
+				t.Errorf("%+v has %d hits of %d, want about %.2f", share, mine, c.Limit.Requests, want)
+			}
+			if all := uint64(c.Limit.Requests) * uint64(units(c.Limit)); uint64(price(&c, share))*uint64(mine) < all && mine > 0 {
+				t.Errorf("%d hits at %d units cost less than %d units", mine, price(&c, share), all)
+			}
+		}
+		if sum != uint64(c.Limit.Requests) {
+			t.Errorf("the shares in %d hits are %d", c.Limit.Requests, sum)
+		}
+	}
+}
+
+// Nine of ten requests come to one of four processes. Shares by their loads let the fleet use the
+// whole limit in an outage, and not more; equal shares used half of it.
+func TestAFleetUsesALimitWhereItsLoadIs(t *testing.T) {
+	for _, a := range []algorithms.Algorithm{algorithms.TokenBucket, algorithms.FixedWindow, algorithms.SlidingWindowCounter} {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(1, 12))
+			f, end := newFleet(t, r, 4, 0)
+			defer end()
+			ends := []uint32{0, 15_000_000, 15_600_000, 16_200_000, store.Circle}
+			f.share = func(i int) store.Share { return store.Share{From: ends[i], To: ends[i+1]} }
+			midnight()
+			f.are(down)
+			limit := algorithms.Limit{Algorithm: a, Requests: 1000, Period: 10 * time.Second}
+			admitted, begun := 0, time.Now()
+			for time.Since(begun) < time.Minute { // twice the limit
+				i := 0
+				if r.IntN(10) == 0 {
+					i = 1 + r.IntN(3)
+				}
+				if ok, _ := f.take(t, f.procs[i], []store.Charge{{Key: []byte("key"), Limit: limit, Hits: 1}}, false); ok {
+					admitted++
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+			if most := 6000 + 1000; admitted > most || admitted < 97*6000/100 {
+				t.Errorf("%v: %d hits were admitted, want 5820 to %d", a, admitted, most)
+			}
+		})
 	}
 }

@@ -331,7 +331,9 @@ func (s *Store) Holders(ctx context.Context, charge *store.Charge, most int) (he
 	held, all, err = s.local.Holders(context.WithoutCancel(ctx), charge, most)
 	for i := range held {
 		if held[i].Holder != (store.Holder{}) {
-			held[i].Hits /= uint32(sharers(charge, s.breaker.fleet()))
+			held[i].Hits /= price(charge, s.breaker.share())
+		} else {
+			held[i].Hits /= units(charge.Limit)
 		}
 	}
 	return held, all, err

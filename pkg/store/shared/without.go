@@ -26,25 +26,21 @@ func (s *Store) without(charges []store.Charge, decisions []algorithms.Decision,
 	}
 	holds := store.Holds(charges)
 	if n.Allow+n.Deny > 0 && n.Local == 0 && !holds {
-		s.decideByPolicy(charges, decisions, 1) // not one charge is local: the fleet does not matter
+		s.decideByPolicy(charges, decisions, store.Share{}) // not one charge is local: the share does not matter
 		return store.Admitted(charges, decisions), nil
 	}
-	fleet := s.breaker.fleet()
-	all, w := charges, (*substitutes)(nil)
-	if holds || n.Allow+n.Deny > 0 || fleet > 1 {
-		w = s.substitute(charges, fleet)
-		defer s.put(w)
-		all = w.charges
-	}
-	admitted, err := store.Take(context.Background(), s.local, all, decisions)
+	share := s.breaker.share()
+	w := s.substitute(charges, share)
+	defer s.put(w)
+	admitted, err := store.Take(context.Background(), s.local, w.charges, decisions)
 	if err != nil {
 		return false, fmt.Errorf("take from the local store: %w", err)
 	}
 	s.countDivided(charges, decisions)
-	s.decideByPolicy(charges, decisions, fleet)
-	carried := s.carryBack(charges, decisions, admitted, cause, fleet)
+	s.decideByPolicy(charges, decisions, share)
+	carried := s.carryBack(charges, decisions, admitted, cause, share)
 	if holds {
-		w.part(charges, fleet)
+		w.part(charges, share)
 		carried += s.tellHolders(w, charges, decisions, admitted, cause)
 	}
 	s.metrics.carried.Add(carried)
@@ -56,7 +52,7 @@ func (s *Store) without(charges []store.Charge, decisions []algorithms.Decision,
 func (s *Store) countDivided(charges []store.Charge, decisions []algorithms.Decision) {
 	for i := range charges {
 		c, d := &charges[i], &decisions[i]
-		if isLocal(c) && !isEnd(c) && !d.Allowed && c.Hits <= int64(d.Remaining) {
+		if isLocal(c) && !isEnd(c) && !d.Allowed && c.Hits <= int64(d.Remaining/units(c.Limit)) {
 			s.metrics.divided.Add(1)
 		}
 	}
@@ -64,19 +60,19 @@ func (s *Store) countDivided(charges []store.Charge, decisions []algorithms.Deci
 
 // peekWithout decides each charge alone by its policy.
 func (s *Store) peekWithout(charges []store.Charge, decisions []algorithms.Decision) error {
-	fleet := s.breaker.fleet()
+	share := s.breaker.share()
 	if n := countByPolicy(charges); n.Local > 0 || store.Holds(charges) {
-		w := s.substitute(charges, fleet)
+		w := s.substitute(charges, share)
 		defer s.put(w)
 		if err := s.local.Peek(context.Background(), w.charges, decisions); err != nil {
 			return fmt.Errorf("peek into the local store: %w", err)
 		}
-		w.part(charges, fleet)
+		w.part(charges, share)
 	}
 	for i := range charges {
 		charges[i].TellSource(store.Without)
 	}
-	s.decideByPolicy(charges, decisions, fleet)
+	s.decideByPolicy(charges, decisions, share)
 	return nil
 }
 
@@ -105,10 +101,10 @@ type substitutes struct {
 }
 
 // substitute returns charges with which the local store gives the verdict on the whole request.
-// Hits cost as many as there are processes in the fleet. A charge that the local store must not
+// A charge that the local store must not
 // decide is replaced: the substitute is always allowed or always denied, and leaves no state. The
 // end of a holder that the local store does not hold is replaced by a probe. Call put after.
-func (s *Store) substitute(charges []store.Charge, fleet int) *substitutes {
+func (s *Store) substitute(charges []store.Charge, share store.Share) *substitutes {
 	w, _ := s.substitutes.Get().(*substitutes)
 	w.charges = append(w.charges[:0], charges...)
 	if store.Holds(charges) {
@@ -118,9 +114,9 @@ func (s *Store) substitute(charges []store.Charge, fleet int) *substitutes {
 		c := &w.charges[i]
 		switch {
 		case isLocal(c) && isEnd(c) && w.known[i].Status != algorithms.HoldHeld:
-			c.Hits, c.Hold, c.Mode, c.CountRejected = 0, nil, store.Shadow, false
+			c.Limit, c.Hits, c.Hold, c.Mode, c.CountRejected = inUnits(c.Limit), 0, nil, store.Shadow, false
 		case isLocal(c):
-			c.Hits = cost(c, fleet)
+			c.Hits, c.Limit = cost(c, share), inUnits(c.Limit)
 		default:
 			// The same key, so that substitutes spread over the shards, but a period that no rule
 			// has.
@@ -151,7 +147,7 @@ func deniedByPolicy(c *store.Charge) bool {
 
 // decideByPolicy decides the charges with Allow and Deny. A charge that the local store has decided
 // keeps its decision; its Remaining becomes the share of this process.
-func (s *Store) decideByPolicy(charges []store.Charge, decisions []algorithms.Decision, fleet int) {
+func (s *Store) decideByPolicy(charges []store.Charge, decisions []algorithms.Decision, share store.Share) {
 	var wait time.Duration
 	for i := range charges {
 		c := &charges[i]
@@ -160,7 +156,7 @@ func (s *Store) decideByPolicy(charges []store.Charge, decisions []algorithms.De
 		}
 		switch {
 		case isLocal(c):
-			decisions[i].Remaining /= uint32(sharers(c, fleet))
+			decisions[i].Remaining /= price(c, share)
 			if isEnd(c) {
 				decisions[i].Allowed, decisions[i].RetryAfter = true, 0
 			}
@@ -183,14 +179,14 @@ func (s *Store) decideByPolicy(charges []store.Charge, decisions []algorithms.De
 // carryBack has the remote store charged later with the hits that the local store applied, and
 // returns their sum without refunds. Hits of holders are for tellHolders. cause is the remote
 // store's error; nil if it was not asked.
-func (s *Store) carryBack(charges []store.Charge, decisions []algorithms.Decision, admitted bool, cause error, fleet int) (carried uint64) {
+func (s *Store) carryBack(charges []store.Charge, decisions []algorithms.Decision, admitted bool, cause error, share store.Share) (carried uint64) {
 	at := s.remote.Now(algorithms.Limit{})
 	unanswered, asked := errors.AsType[store.Unanswered](cause)
 	if !asked {
 		for i := range charges {
 			if hits := applied(&charges[i], &decisions[i], admitted); hits != 0 && isLocal(&charges[i]) {
 				carried += uint64(max(hits, 0))
-				s.remote.Later(&charges[i], at, partOf(&charges[i], &decisions[i], at, fleet))
+				s.remote.Later(&charges[i], at, partOf(&charges[i], &decisions[i], at, share))
 			}
 		}
 		return carried
@@ -201,7 +197,7 @@ func (s *Store) carryBack(charges []store.Charge, decisions []algorithms.Decisio
 	for i := range charges {
 		hits := applied(&charges[i], &decisions[i], admitted)
 		carried += uint64(max(hits, 0))
-		w.instead, w.parts = append(w.instead, hits), append(w.parts, partOf(&charges[i], &decisions[i], at, fleet))
+		w.instead, w.parts = append(w.instead, hits), append(w.parts, partOf(&charges[i], &decisions[i], at, share))
 	}
 	unanswered.Instead(w.instead, w.parts)
 	return carried

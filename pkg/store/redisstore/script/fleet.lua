@@ -1,35 +1,58 @@
--- A heartbeat of one process. ARGV has six numbers.
+-- A heartbeat of one process. ARGV has a text of 8 bytes that names the process, and seven numbers.
 --   The instant in Unix microseconds, or 0 for the time of the server.
---   The length of an epoch in microseconds.
---   The first and the last epoch in which the process was counted without a gap, or 0.
+--   For how long a process is known after its last beat, in microseconds.
+--   The load of the process, and 1 if the process has hits or holders to tell.
+--   An instant: the answer counts the other processes that have not beaten since, or have something to tell. 0: the answer has 0.
 --   1 if the process leaves.
---   The deadline, or 0: from this instant on nobody waits for the answer, and the process is not counted.
--- The value of KEYS[1] is I8 epoch, and three times I4: the processes counted in this epoch and in the two before. The answer has the
--- same numbers and the instant.
+--   The deadline, or 0: from this instant on nobody waits for the answer, and the beat does not count.
+-- The value of KEYS[1] has a record for each process, in the order of their first beats: its name, I7 instant of the last beat, I4 load,
+-- I1 1 if it has something to tell. The arcs of all processes fill a circle, in this order and by their loads. The smallest arc has a
+-- 64th of the mean. The answer has the instant, the number of processes, where the arc of this process begins and ends, the count, and 1
+-- if the process was known before.
 if redis.replicate_commands then redis.replicate_commands() end -- Redis before version 7 needs this call to write after TIME
 
-local now, length, first, last, leaves = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5] == '1'
-local deadline = tonumber(ARGV[6])
+local RECORD, SIZE, CIRCLE = '<c8I7I4I1', 20, 16777216
+local name, n = ARGV[1], {}
+for i = 2, #ARGV do n[i - 1] = tonumber(ARGV[i]) end
+local now, known, load, tells, since, leaves, deadline = n[1], n[2], n[3], n[4], n[5], n[6] == 1, n[7]
 if now == 0 then
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
 end
-local epoch, counts = math.floor(now / length), {0, 0, 0}
-local raw = redis.call('GET', KEYS[1])
-if raw and #raw == 20 then -- else it is not a value of ours
-  local at, a, b, c = struct.unpack('<I8I4I4I4', raw)
-  local gone = epoch - at
-  if gone < 0 and gone > -3 then epoch, gone = at, 0 end -- the clock went back a little
-  if gone == 0 then counts = {a, b, c} elseif gone == 1 then counts = {0, a, b} elseif gone == 2 then counts = {0, 0, a} end
+local beats = not leaves and (deadline == 0 or now < deadline)
+local raw, names, loads, records, untold, sum = redis.call('GET', KEYS[1]), {}, {}, {}, 0, 0
+local function add(who, at, its, owes)
+  names[#names + 1], loads[#loads + 1], sum = who, its, sum + its
+  records[#records + 1] = struct.pack(RECORD, who, at, its, owes)
 end
-if leaves then
-  for i = 1, 3 do
-    local e = epoch - i + 1
-    if first <= e and e <= last then counts[i] = math.max(0, counts[i] - 1) end
+local there = false
+if raw and #raw % SIZE == 0 then -- else it is not a value of ours
+  for at = 1, #raw, SIZE do
+    local who, beat, its, owes = struct.unpack(RECORD, raw, at)
+    local mine = who == name
+    if mine and beats then
+      there = true
+      add(name, now, load, tells)
+    elseif not (mine and leaves) and now - beat < known and beat - now < known then
+      add(who, beat, its, owes)
+      if since > 0 and not mine and (beat < since or owes == 1) then untold = untold + 1 end
+    end
   end
-elseif last ~= epoch and (deadline == 0 or now < deadline) then
-  counts[1] = counts[1] + 1
 end
-local is = struct.pack('<I8I4I4I4', epoch, counts[1], counts[2], counts[3])
-if is ~= raw then redis.call('SET', KEYS[1], is, 'PX', math.ceil(3 * length / 1000)) end
-return {epoch, counts[1], counts[2], counts[3], now}
+if beats and not there then add(name, now, load, tells) end
+
+local least = math.max(1, math.floor(sum / 64 / math.max(1, #names)))
+local from, to, total = 0, 0, 0
+for i = 1, #names do
+  if names[i] == name then from = total end
+  total = total + math.max(least, loads[i])
+  if names[i] == name then to = total end
+end
+total = math.max(1, total)
+local is = table.concat(records)
+if is == '' then
+  redis.call('DEL', KEYS[1])
+else
+  redis.call('SET', KEYS[1], is, 'PX', math.ceil(known / 1000))
+end
+return {now, #names, math.floor(from * CIRCLE / total), math.floor(to * CIRCLE / total), untold, there and 1 or 0}

@@ -37,6 +37,9 @@ func newSuggest() *cobra.Command {
 rules in YAML, ready to paste, for the rules of --rules that the requests meet. Descriptors that no rule limits get one rule for each list of
 keys. Comments tell how many hits the keys have in a second, a minute, an hour and a day.
 
+A limit whose period is longer than the record stays as it is, because the record says nothing about it. The output says so. A new limit is
+then per shorter unit. Record for longer than the longest period.
+
 Then the command decides the requests anew under these rules, and makes limits larger that deny more. Requests from standard input can be
 read only once, and are not decided anew.
 
@@ -50,7 +53,7 @@ read only once, and are not decided anew.
 	flags.StringArrayVar(&f.rules, "rules", nil, "rule `path` of the rules in force, a file or directory; repeatable")
 	flags.Var(&f.deny, "deny", "largest `percentage` of hits that a limit may deny")
 	flags.Var(&f.keys, "keys", "smallest `percentage` of keys that a limit never denies")
-	flags.StringVar(&f.unit, "unit", "minute", "`unit` of limits without a rule: second, minute, hour or day")
+	flags.StringVar(&f.unit, "unit", "minute", "longest `unit` of limits without a rule: second, minute, hour or day")
 	flags.IntVar(&f.maxKeys, "max-keys", suggest.DefaultMaxKeys, "most keys that are counted, of about 300 bytes each")
 	addOutput(cmd, &f.output, "text|json; the text is YAML")
 	addBounds(cmd, &f.bounds)
@@ -78,7 +81,10 @@ func (f *suggestFlags) suggest(cmd *cobra.Command, args []string) error {
 	if err := readTraffic(cmd, args, c.Add); err != nil {
 		return err
 	}
-	r := c.Result(goal)
+	r, err := c.Result(goal)
+	if err != nil {
+		return bad(err, exitUsage)
+	}
 	if readTwice(args) {
 		if err := checkSuggestion(cmd, args, r, goal); err != nil {
 			return err
@@ -171,6 +177,9 @@ func writeSuggestion(w io.Writer, r *suggest.Result, goal suggest.Goal, format s
 	fmt.Fprintf(out, "# %s from %s to %s UTC (%v).\n", count(int(r.Requests), "request"),
 		r.From.Format(clock), r.To.Format(clock), r.To.Sub(r.From).Round(time.Second))
 	fmt.Fprintf(out, "# Each limit denies at most %s of the hits, and never denies %s of the keys.\n", exact(goal.Deny), exact(goal.Keys))
+	if r.Unit != goal.Unit {
+		fmt.Fprintf(out, "# The record has no whole %s, and says nothing about so long a limit: new limits are per %s.\n", goal.Unit, r.Unit)
+	}
 	writeShapes(out, r)
 	writeSkipped(out, r)
 	if len(documents) > 1 {
@@ -194,7 +203,11 @@ func writeShapes(out io.Writer, r *suggest.Result) {
 		var now, then []string
 		for _, l := range s.Limits {
 			now = append(now, fmt.Sprint(l.Now))
-			then = append(then, fmt.Sprintf("%d/%s", l.Requests, suggest.Length(l.Period)))
+			text := fmt.Sprintf("%d/%s", l.Requests, suggest.Length(l.Period))
+			if l.Stays {
+				text += " stays"
+			}
+			then = append(then, text)
 		}
 		if s.New {
 			now = []string{"-"}

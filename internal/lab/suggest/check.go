@@ -19,8 +19,7 @@ func (r *Result) Check(s *simulate.Result, g Goal) (raised bool) {
 		denied := row.Denied + row.Shadowed
 		shape.Checked, shape.Denied, shape.KeysDenied = true, float64(denied)/float64(max(row.Requests, 1)), row.KeysDenied
 		if shape.Denied > g.Deny || float64(row.KeysDenied) > (1-g.Keys)*float64(shape.Keys) {
-			shape.Raise()
-			raised = true
+			raised = shape.Raise() || raised
 		}
 	}
 	return raised

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -103,7 +104,7 @@ func TestARuleKeepsAllItsPropertiesButTheNumbers(t *testing.T) {
 		if len(traffic) == 0 {
 			continue
 		}
-		r, suggested := suggestions(t, Options{Rules: rules}, Goal{Keys: 1, Unit: descriptors.Minute}, traffic)
+		r, suggested := suggestions(t, Options{Rules: rules}, Goal{Keys: 1, Unit: descriptors.Minute}, append(traffic, late(1e6*time.Hour)))
 		var sources []descriptors.Source
 		for _, s := range suggested {
 			sources = append(sources, descriptors.Source{Name: "suggested", Data: []byte(s), Table: r.Table})

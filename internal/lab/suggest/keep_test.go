@@ -15,7 +15,7 @@ func TestASuggestedBurstIsAtLeastTheHitsOfASecond(t *testing.T) {
 	for i := range 3 {
 		traffic = append(traffic, record(time.Duration(i)*time.Millisecond, 1, "c", "x"))
 	}
-	_, documents := suggestions(t, o, Goal{Keys: 1, Unit: descriptors.Minute}, traffic)
+	_, documents := suggestions(t, o, Goal{Keys: 1, Unit: descriptors.Minute}, append(traffic, late(time.Hour)))
 	if got := simulated(t, documents, traffic); got.Denied != 0 {
 		t.Errorf("%d are denied by\n%s", got.Denied, documents[0])
 	}
@@ -63,7 +63,7 @@ descriptors:
 - {key: away, rate_limit: {name: away, unit: day, requests_per_unit: 2}}
 `
 	o := Options{Rules: load(t, rules)}
-	_, documents := suggestions(t, o, Goal{Unit: descriptors.Minute}, []*records.Record{record(0, 1, "m", "x", "r", "1"), record(0, 1, "free", "x"), record(0, 1, "x", "x")})
+	_, documents := suggestions(t, o, Goal{Unit: descriptors.Minute}, []*records.Record{record(0, 1, "m", "x", "r", "1"), record(0, 1, "free", "x"), record(0, 1, "x", "x"), late(time.Hour)})
 	want := `domain: edge
 # stays as in rules0.yaml:3: unlimited
 default: {unlimited: true}

@@ -2,6 +2,7 @@ package suggest
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -17,7 +18,7 @@ import (
 type Goal struct {
 	Deny float64          // largest part of the hits that is denied, from 0 to 1
 	Keys float64          // smallest part of the keys that is never denied, from 0 to 1
-	Unit descriptors.Unit // of limits without a rule: second, minute, hour or day
+	Unit descriptors.Unit // longest of limits without a rule: second, minute, hour or day
 }
 
 // Result is all suggestions.
@@ -26,7 +27,10 @@ type Result struct {
 	From     time.Time `json:"from"`
 	To       time.Time `json:"to"`
 	Skipped  Skipped   `json:"skipped"`
-	Shapes   []*Shape  `json:"shapes"` // the most hits first
+
+	Unit descriptors.Unit `json:"-"` // of limits without a rule: Goal.Unit, or a shorter one that fits into the record
+
+	Shapes []*Shape `json:"shapes"` // the most hits first
 
 	kept []*Shape // rules that requests met, and that say nothing about a limit: they stay as they are
 }
@@ -61,6 +65,10 @@ type Limit struct {
 	Period   time.Duration `json:"period_ns"`
 	Now      uint32        `json:"now"` // requests of the limit in force; 0 without a rule
 
+	// Stays is true where the record has no whole period of the rule's limit, and so says nothing about
+	// it: Requests and Burst are the ones in force.
+	Stays bool `json:"stays"`
+
 	of descriptors.Limit // the limit in force, or a new one
 }
 
@@ -78,16 +86,38 @@ type Window struct {
 	ForKeys uint64 `json:"for_keys"` // the smallest limit that never denies Goal.Keys of the keys
 }
 
-// Result ends the counting, and returns the suggestions. The Collector must not be used after.
-func (c *Collector) Result(g Goal) *Result {
+// ErrShort is the error of a record that has no whole second.
+var ErrShort = errors.New("the record has no whole second, and says nothing about a limit: record for longer")
+
+// has reports whether the record has a whole window of that length, which a limit without a period
+// does not need.
+func (c *Collector) has(period time.Duration) bool {
+	if period <= 0 {
+		return true
+	}
+	start := (int64(c.first) + int64(period) - 1) / int64(period) * int64(period)
+	return start+int64(period) <= int64(c.last)
+}
+
+// Result ends the counting, and returns the suggestions, or ErrShort if there are requests but no
+// whole second. A limit whose period is longer than the record stays as it is. A limit without a
+// rule has the longest unit up to Goal.Unit of which the record has a whole window. The Collector
+// must not be used after.
+func (c *Collector) Result(g Goal) (*Result, error) {
+	for g.Unit > descriptors.Second && !c.has(g.Unit.Duration()) {
+		g.Unit--
+	}
+	if c.requests > 0 && !c.has(g.Unit.Duration()) {
+		return nil, ErrShort
+	}
 	r := &Result{
 		Requests: c.requests, From: time.Unix(0, int64(c.first)).UTC(), To: time.Unix(0, int64(c.last)).UTC(),
-		Skipped: c.skipped, Shapes: []*Shape{},
+		Unit: g.Unit, Skipped: c.skipped, Shapes: []*Shape{},
 	}
 	for _, all := range [][]*shape{slices.Collect(maps.Values(c.byRule)), slices.Collect(maps.Values(c.byKeys))} {
 		for _, s := range all {
 			if len(s.all) > 0 {
-				r.Shapes = append(r.Shapes, s.result(g, time.Duration(c.last-c.first)))
+				r.Shapes = append(r.Shapes, s.result(g, c.has))
 			}
 		}
 	}
@@ -95,17 +125,18 @@ func (c *Collector) Result(g Goal) *Result {
 		return cmp.Or(cmp.Compare(b.Hits, a.Hits), cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Rule, b.Rule), cmp.Compare(b.File, a.File))
 	})
 	r.kept = c.kept()
-	return r
+	return r, nil
 }
 
-func (s *shape) result(g Goal, span time.Duration) *Shape {
+// result returns the suggestion; has reports whether the record has a whole window of a length.
+func (s *shape) result(g Goal, has func(time.Duration) bool) *Shape {
 	out := &Shape{
 		Domain: s.domain, New: s.rule == nil, Rule: strings.Join(s.keys, ","), Keys: len(s.all), Hits: s.hits, rule: s.rule, keys: s.keys,
 	}
 	if s.rule != nil {
 		out.Rule, out.File, out.Line = s.rule.Path, s.rule.File, s.rule.Line
 		for _, l := range s.rule.Limits {
-			out.Limits = append(out.Limits, Limit{Requests: l.Requests, Burst: l.Burst, Period: l.Period, Now: l.Requests, of: l})
+			out.Limits = append(out.Limits, Limit{Requests: l.Requests, Burst: l.Burst, Period: l.Period, Now: l.Requests, Stays: !has(l.Period), of: l})
 		}
 	} else {
 		l := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 1, Period: g.Unit.Duration()}
@@ -120,13 +151,12 @@ func (s *shape) result(g Goal, span time.Duration) *Shape {
 	}
 	burst := uint64(0) // most hits in a second
 	for i, period := range s.windows {
-		used := slices.ContainsFunc(out.Limits, func(l Limit) bool { return l.Period == period })
 		f := &fullest[i]
 		if period == time.Second {
 			burst = f.quantile(g.Keys)
 		}
-		if !used && period > span {
-			continue // no window is whole
+		if !has(period) {
+			continue
 		}
 		w := Window{
 			Period: period, P50: f.quantile(0.5), P90: f.quantile(0.9), P99: f.quantile(0.99), P999: f.quantile(0.999), Max: f.quantile(1),
@@ -154,12 +184,17 @@ func (l *Limit) set(requests, burst uint64) {
 	}
 }
 
-// Raise makes the limits a tenth larger, at least by one hit.
-func (s *Shape) Raise() {
+// Raise makes the limits that do not stay a tenth larger, at least by one hit, and reports whether
+// there are any.
+func (s *Shape) Raise() (raised bool) {
 	more := func(n uint32) uint64 { return uint64(n) + max(uint64(n)/10, 1) }
 	for i := range s.Limits {
-		s.Limits[i].set(more(s.Limits[i].Requests), more(s.Limits[i].Burst))
+		if l := &s.Limits[i]; !l.Stays {
+			l.set(more(l.Requests), more(l.Burst))
+			raised = true
+		}
 	}
+	return raised
 }
 
 // round rounds up to two digits.

@@ -1,6 +1,7 @@
 package suggest
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -44,13 +45,20 @@ func record(after time.Duration, hits uint64, pairs ...string) *records.Record {
 	return &records.Record{At: start + algorithms.Instant(after), Request: limiter.Request{Domain: "edge", Descriptors: []limiter.Descriptor{d}}}
 }
 
+// late returns a request that makes a record longer, and says nothing about a limit.
+func late(after time.Duration) *records.Record {
+	r := record(after, 0, "client", "1")
+	r.Request.Descriptors[0].Probe = true
+	return r
+}
+
 func suggestions(tb testing.TB, o Options, g Goal, traffic []*records.Record) (*Result, []string) {
 	tb.Helper()
 	c := New(o)
 	for _, r := range traffic {
 		c.Add(r)
 	}
-	r := c.Result(g)
+	r := must.Get(c.Result(g))(tb)
 	return r, yamlOf(tb, r)
 }
 
@@ -96,7 +104,7 @@ func TestSuggestedRulesDenyAsLittleAsTheGoalSays(t *testing.T) {
 				if algorithm != "" {
 					o.Rules = load(t, "domain: edge\ndescriptors:\n- {key: client, rate_limit: {algorithm: "+algorithm+", unit: "+g.Unit.String()+", requests_per_unit: 3}}\n")
 				}
-				traffic := skewed(7, 40_000, "client")
+				traffic := append(skewed(7, 40_000, "client"), late(2*time.Hour))
 				r, documents := suggestions(t, o, g, traffic)
 				var got simulate.Result
 				for range 10 {
@@ -129,6 +137,7 @@ func TestTheSmallestLimitThatMeetsTheGoal(t *testing.T) {
 		}
 		traffic = append(traffic, record(0, hits, "client", fmt.Sprint(k)))
 	}
+	traffic = append(traffic, late(2*time.Hour))
 	for name, c := range map[string]struct {
 		g    Goal
 		want uint32
@@ -179,12 +188,13 @@ descriptors:
 	}
 	other := record(time.Minute, 1, "a", "b")
 	other.Request.Domain = "yes"
-	traffic = append(traffic, other, record(0, 0, "client", "x"))
+	traffic = append(traffic, other, record(0, 0, "client", "x"), late(48*time.Hour))
 	r, documents := suggestions(t, o, Goal{Deny: 0, Keys: 1, Unit: descriptors.Minute}, traffic)
 	want := `domain: edge
 # hits: 25, keys: 3; now 7, in rules0.yaml:3
 # most per second: half of the keys 1, 99% of the keys 1, all 1
 # most per minute: half of the keys 12, 99% of the keys 12, all 12
+# most per hour: half of the keys 12, 99% of the keys 12, all 12
 # most per day: half of the keys 12, 99% of the keys 12, all 12
 default: {unit: day, requests_per_unit: 12}
 `
@@ -212,6 +222,57 @@ default: {unit: day, requests_per_unit: 12}
 	}
 }
 
+// Fourteen hits in seven seconds say nothing about a minute: 14 would deny most of a day.
+func TestALimitLongerThanTheRecordIsNotGuessed(t *testing.T) {
+	const rules = `
+domain: edge
+descriptors:
+- key: client
+  rate_limits: [{unit: second, requests_per_unit: 1}, {unit: minute, requests_per_unit: 20}]
+`
+	var traffic []*records.Record
+	for i := range 15 {
+		at := time.Duration(i) * 500 * time.Millisecond
+		traffic = append(traffic, record(at, 1, "client", "a"), record(at, 1, "new", "a"))
+	}
+	g := Goal{Keys: 1, Unit: descriptors.Hour}
+	r, documents := suggestions(t, Options{Rules: load(t, rules)}, g, traffic)
+	for _, s := range r.Shapes {
+		if s.New {
+			must.Match(t, "a new limit", []time.Duration{time.Second, 2}, []time.Duration{s.Limits[0].Period, time.Duration(s.Limits[0].Requests)})
+			continue
+		}
+		if a, b := s.Limits[0], s.Limits[1]; a.Stays || a.Requests != 2 || !b.Stays || b.Requests != 20 {
+			t.Errorf("limits: got %+v, want 2 a second, and 20 a minute as it is", s.Limits)
+		}
+	}
+	for _, line := range []string{"# 20/minute stays: the record has no whole minute", "- {unit: minute, requests_per_unit: 20}"} {
+		if !strings.Contains(documents[0], line) {
+			t.Errorf("%s is not in\n%s", line, documents[0])
+		}
+	}
+	c := New(Options{})
+	c.Add(record(0, 1, "client", "a"))
+	if _, err := c.Result(g); !errors.Is(err, ErrShort) {
+		t.Errorf("a record of one instant: got %v, want %v", err, ErrShort)
+	}
+}
+
+// A limit that stays is not raised, whatever it denies.
+func TestALimitThatStaysIsNotRaised(t *testing.T) {
+	var traffic []*records.Record
+	for i := range 10 {
+		traffic = append(traffic, record(time.Duration(i)*time.Second, 1, "client", "a"))
+	}
+	o := Options{Rules: load(t, "domain: edge\ndescriptors:\n- {key: client, rate_limit: {unit: hour, requests_per_unit: 3}}\n")}
+	g := Goal{Keys: 1, Unit: descriptors.Minute}
+	r, documents := suggestions(t, o, g, traffic)
+	got := simulated(t, documents, traffic)
+	if r.Check(&got, g) || r.Shapes[0].Limits[0].Requests != 3 || r.Shapes[0].Denied != 0.7 {
+		t.Errorf("got %+v, want 3 an hour as it is, and 70%% denied", r.Shapes[0])
+	}
+}
+
 // Descriptors that say nothing about a limit are counted as such.
 func TestSkippedDescriptors(t *testing.T) {
 	c := New(Options{MaxKeys: 2, Rules: load(t, "domain: edge\ndescriptors:\n- {key: m, rate_limit: {algorithm: concurrency, max_in_flight: 1, hold: {begin: r, end: d, at_most: 1s}}}\n")})
@@ -222,8 +283,9 @@ func TestSkippedDescriptors(t *testing.T) {
 	for _, r := range []*records.Record{refund, probe, override, record(0, 1, "m", "x", "r", "1"), record(0, 1), record(0, 1, "k", "1"), record(0, 1, "k", "2"), record(0, 1, "k", "3")} {
 		c.Add(r)
 	}
-	r := c.Result(Goal{Unit: descriptors.Minute})
-	if want := (Skipped{Overrides: 1, Refunds: 1, Probes: 1, Holders: 1, Untracked: 2}); r.Skipped != want || len(r.Shapes) != 1 || r.Shapes[0].Keys != 2 {
+	c.Add(late(2 * time.Second))
+	r := must.Get(c.Result(Goal{Unit: descriptors.Second}))(t)
+	if want := (Skipped{Overrides: 1, Refunds: 1, Probes: 2, Holders: 1, Untracked: 2}); r.Skipped != want || len(r.Shapes) != 1 || r.Shapes[0].Keys != 2 {
 		t.Errorf("got %+v and %+v, want %+v", r.Skipped, r.Shapes, want)
 	}
 }
@@ -236,7 +298,7 @@ func TestTablesStay(t *testing.T) {
 		Data: []byte("domain: edge\ndescriptors:\n- {key: client, rate_limit: {table: tables/t.csv, unit: minute, requests_per_unit: 5}}\n"),
 	}
 	rules := must.First(descriptors.Load([]descriptors.Source{source}, descriptors.Options{}))(t)
-	traffic := []*records.Record{record(0, 900, "client", "big"), record(0, 7, "client", "small")}
+	traffic := []*records.Record{record(0, 900, "client", "big"), record(0, 7, "client", "small"), late(2 * time.Minute)}
 	r, documents := suggestions(t, Options{Rules: rules}, Goal{Keys: 1, Unit: descriptors.Minute}, traffic)
 	if r.Skipped.Tabled != 1 || !strings.Contains(documents[0], "rate_limit: {table: tables/t.csv, unit: minute, requests_per_unit: 7}") {
 		t.Errorf("%+v\n%s", r.Skipped, documents[0])
@@ -261,7 +323,8 @@ func TestShapesAreBounded(t *testing.T) {
 	for i := range 3 * maxShapes {
 		c.Add(record(0, 1, fmt.Sprint("key", i), "x"))
 	}
-	if r := c.Result(Goal{Unit: descriptors.Minute}); len(r.Shapes) != maxShapes || r.Skipped.Untracked != 2*maxShapes {
+	c.Add(late(2 * time.Second))
+	if r := must.Get(c.Result(Goal{Unit: descriptors.Second}))(t); len(r.Shapes) != maxShapes || r.Skipped.Untracked != 2*maxShapes {
 		t.Errorf("%d shapes, %+v", len(r.Shapes), r.Skipped)
 	}
 }

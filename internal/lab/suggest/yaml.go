@@ -272,6 +272,11 @@ func (s *Shape) comment(named map[string]bool) string {
 		origin = fmt.Sprintf("now %s, in %s:%d", strings.Join(now, " and "), s.File, s.Line)
 	}
 	lines = append(lines, fmt.Sprintf("hits: %d, keys: %d; %s", s.Hits, s.Keys, origin))
+	for _, l := range s.Limits {
+		if l.Stays {
+			lines = append(lines, fmt.Sprintf("%d/%s stays: the record has no whole %[2]s", l.Requests, Length(l.Period)))
+		}
+	}
 	for _, w := range s.Windows {
 		lines = append(lines, fmt.Sprintf("most per %s: half of the keys %d, 99%% of the keys %d, all %d", Length(w.Period), w.P50, w.P99, w.Max))
 	}

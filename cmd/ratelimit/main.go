@@ -81,6 +81,7 @@ func configure(environ []string, stderr io.Writer) (app.Config, error) {
 		return app.Config{}, err
 	}
 	c.Logger = newLogger(stderr, &c)
+	warn(c.Logger, environ, c.Backend)
 	if c.raw.spareAdmin {
 		c.Admin.Spare = func(err error) {
 			c.Logger.Warn("an endpoint is off", slog.String("server", "admin"),

@@ -219,3 +219,26 @@ func TestARedisThatEvictsIsLoggedOnce(t *testing.T) {
 		}
 	}
 }
+
+func TestStatesOfAClusterGoBackToTheirSlots(t *testing.T) {
+	s := open(t, urlOf("redis-cluster", sharedCluster(t).Addresses()...), Options{})
+	l, limit := &lossy{}, yearly(algorithms.FixedWindow, 3)
+	const keys = 400
+	for n := range keys {
+		l.admits(t, s, limit, fmt.Sprint("key", n), 2)
+	}
+	for n := range keys { // as if all nodes had restarted
+		name, _ := s.main.appendName(nil, &store.Charge{Key: fmt.Append(nil, "key", n), Limit: limit}, 0)
+		command(t, s, "DEL", string(name))
+	}
+	s.main.seeds.restarts.Store(s.main.connection.Restarts() + 1)
+	s.main.seed(t.Context())
+	if got := s.Stats().SeededKeys; got != keys {
+		t.Errorf("%d keys were seeded, want %d", got, keys)
+	}
+	for n := range keys {
+		if got := l.admits(t, s, limit, fmt.Sprint("key", n), 2); got != 1 {
+			t.Fatalf("key %d: %d pass, want the one that was left", n, got)
+		}
+	}
+}

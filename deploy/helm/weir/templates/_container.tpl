@@ -22,6 +22,14 @@
 {{- end }}
 {{- end }}
 
+{{/* The number of pods to assume until Redis has counted them: the most that there can be. */}}
+{{- define "weir.fleetSize" -}}
+{{- if .Values.redis.fleetSize }}{{ int .Values.redis.fleetSize }}
+{{- else if .Values.autoscaling.enabled }}{{ int .Values.autoscaling.maxReplicas }}
+{{- else }}{{ int .Values.replicas }}
+{{- end }}
+{{- end }}
+
 {{- define "weir.redisMounts" -}}
 {{- if .Values.redis.existingSecret }}
 - { name: weir-redis, mountPath: /etc/weir/redis, readOnly: true }

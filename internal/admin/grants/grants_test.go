@@ -51,7 +51,10 @@ func (l *lines) String() string {
 }
 
 // start starts a process.
-func start(t *testing.T, change func(*Options)) *process { return startAt(t, change, time.Now) }
+func start(t *testing.T, change func(*Options)) *process {
+	t.Helper()
+	return startAt(t, change, time.Now)
+}
 
 // startAt starts a process with another wall clock.
 func startAt(t *testing.T, change func(*Options), wall func() time.Time) *process {

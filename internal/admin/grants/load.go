@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -48,7 +49,7 @@ func (k *Keeper) openJournalLocked(ctx context.Context) {
 	case err != nil:
 		logger.LogAttrs(ctx, slog.LevelError, "saved grants cannot be read: no grant is in force",
 			slog.String("file", j.path), slog.String("error", err.Error()),
-			slog.String("set_aside", aside), slog.Any("not_set_aside", os.Rename(j.path, aside)))
+			slog.String("set_aside", aside), slog.Any("not_set_aside", errors.Join(os.Rename(j.path, aside), dropRefused(j.path))))
 		k.rewriteLocked(ctx)
 		return
 	}
@@ -56,7 +57,7 @@ func (k *Keeper) openJournalLocked(ctx context.Context) {
 		logger.LogAttrs(ctx, slog.LevelError, "some lines of the saved grants cannot be read: the other grants are in force",
 			slog.String("file", j.path), slog.Int("lines", from.wrong), slog.Int("first_line", from.firstWrong),
 			slog.String("first", from.err.Error()),
-			slog.String("set_aside", aside), slog.Any("not_set_aside", os.Link(j.path, aside)))
+			slog.String("set_aside", aside), slog.Any("not_set_aside", errors.Join(os.Link(j.path, aside), dropRefused(j.path))))
 	}
 	if from.above > 0 {
 		logger.LogAttrs(ctx, slog.LevelError, "there are more saved grants than there may be: the others have no effect",
@@ -86,6 +87,23 @@ func (k *Keeper) openJournalLocked(ctx context.Context) {
 		k.journalFailedLocked(ctx, err)
 	}
 	k.sweepLocked(ctx)
+}
+
+// maxRefused is the number of files set aside that stay, as of snapshots.
+const maxRefused = 3
+
+// dropRefused removes the oldest files that were set aside.
+func dropRefused(path string) error {
+	all, err := filepath.Glob(path + ".refused-*")
+	if err != nil {
+		return err
+	}
+	slices.Sort(all) // by time
+	var errs []error
+	for ; len(all) > maxRefused; all = all[1:] {
+		errs = append(errs, os.Remove(all[0]))
+	}
+	return errors.Join(errs...)
 }
 
 // reopen opens the file to write behind the lines that were read. A line that a crash cut off goes.

@@ -17,9 +17,12 @@ type remoteStats struct {
 
 func newRemoteCollector(stats func() remoteStats) prometheus.Collector {
 	return metrics.NewCollector("weir_store_", nil, func(to metrics.Scrape) { collectRemote(to, stats()) },
-		metrics.New("up", "Whether the remote store is asked: its circuit breaker is closed."),
-		metrics.New("state", "State of the circuit breaker of the remote store: 1 for the one it is in.", "state"),
-		metrics.New("opened_total", "How often the circuit breaker of the remote store has opened."),
+		metrics.New("up", "Whether all shards of the remote store are asked: their circuit breakers are closed."),
+		metrics.New("state", "State of the circuit breaker of the shard that answers worst: 1 for the one it is in.", "state"),
+		metrics.New("shard_up", "Whether a shard of the remote store is asked: its circuit breaker is closed.", "shard"),
+		metrics.New("opened_total", "How often a circuit breaker of the remote store has opened."),
+		metrics.New("released_requests_total", "Requests that were decided without the remote store when the circuit breaker opened, while they waited for an answer."),
+		metrics.New("silent_seconds_total", "How long shards of the remote store were silent before their circuit breakers opened."),
 		metrics.New("errors_total", "Requests to the remote store that failed.", "kind"),
 		metrics.New("fallback_decisions_total", "Charges decided without the remote store, by on_store_error.", "policy"),
 		metrics.New("divided_denials_total",
@@ -62,7 +65,12 @@ func collectRemote(to metrics.Scrape, s remoteStats) {
 	for _, state := range []string{"closed", "open", "half_open"} {
 		to.Bool("state", s.State.String() == state, state)
 	}
+	for _, shard := range s.Shards {
+		to.Bool("shard_up", shard.State == shared.Closed, shard.Name)
+	}
 	to.Counter("opened_total", s.Opened)
+	to.Counter("released_requests_total", s.Released)
+	to.Seconds("silent_seconds_total", s.Silent)
 	to.Counter("errors_total", s.Failures.Timeout, "timeout")
 	to.Counter("errors_total", s.Failures.Unavailable, "unavailable")
 	to.Counter("errors_total", s.Failures.Other, "other")

@@ -22,8 +22,10 @@ func TestFiguresOfARemoteStoreAreMetrics(t *testing.T) {
 		took.Observe(time.Second)
 		stats := remoteStats{
 			Stats: shared.Stats{
-				State: shared.HalfOpen, Opened: 1, Failures: shared.Failures{Timeout: 2, Unavailable: 3, Other: 4},
-				Decided: shared.Decided{Local: 5, Allow: 6, Deny: 7}, Carried: 16, Holders: 21, Fleet: 17,
+				State: shared.HalfOpen, Opened: 1, Released: 23, Silent: 65 * time.Millisecond,
+				Shards:   []shared.Shard{{Name: "a:1", State: shared.HalfOpen}, {Name: "b:1"}},
+				Failures: shared.Failures{Timeout: 2, Unavailable: 3, Other: 4},
+				Decided:  shared.Decided{Local: 5, Allow: 6, Deny: 7}, Carried: 16, Holders: 21, Fleet: 17,
 				Denials: shared.Denials{Requests: 10, Keys: 11},
 			},
 			redis: redisstore.Stats{
@@ -39,6 +41,10 @@ func TestFiguresOfARemoteStoreAreMetrics(t *testing.T) {
 			`weir_store_state{state="open"}`:                      0,
 			`weir_store_state{state="half_open"}`:                 1,
 			"weir_store_opened_total":                             1,
+			`weir_store_shard_up{shard="a:1"}`:                    0,
+			`weir_store_shard_up{shard="b:1"}`:                    1,
+			"weir_store_released_requests_total":                  23,
+			"weir_store_silent_seconds_total":                     0.065,
 			`weir_store_errors_total{kind="timeout"}`:             2,
 			`weir_store_errors_total{kind="unavailable"}`:         3,
 			`weir_store_errors_total{kind="other"}`:               4,

@@ -160,7 +160,7 @@ func (s *Stores) Health() *adminv1.StoreStatus {
 		Kind: "Redis", Without: shared.Without, Owed: uint32(redis.OwedKeys), Fleet: uint32(redis.Fleet),
 		Latency: render.Latency(redis.RoundTrip),
 	}
-	if err := s.shared.Ready(); err != nil {
+	if err := s.shared.Away(); err != nil {
 		out.Reason = err.Error()
 	}
 	if !shared.Since.IsZero() {

@@ -5,6 +5,7 @@ package metrics
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -55,6 +56,11 @@ type Scrape struct {
 // Counter sets a counter. The labels are values, in the order of the metric's labels.
 func (s Scrape) Counter(name string, value uint64, labels ...string) {
 	s.constant(name, prometheus.CounterValue, float64(value), labels)
+}
+
+// Seconds sets a counter of seconds.
+func (s Scrape) Seconds(name string, d time.Duration) {
+	s.constant(name, prometheus.CounterValue, d.Seconds(), nil)
 }
 
 // Gauge sets a gauge. The labels are values, in the order of the metric's labels.

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,14 +28,27 @@ const (
 // nodes is the newest Nodes, and the ids of their primaries.
 type nodes struct {
 	known     atomic.Pointer[Nodes] // nil: unknown
-	mu        sync.Mutex            // guards primaries
+	mu        sync.Mutex            // guards the fields below
 	primaries []string              // by number; "": the number is free
+	addresses map[string]string     // of the primaries by id, as host:port
 }
 
 // Nodes returns the primaries of the slots; nil: unknown, or no cluster. Nodes takes no lock, and
 // is the same pointer as before unless a slot has changed its primary. rueidis may know of a change
 // up to 30 s earlier.
 func (c *Conn) Nodes() *Nodes { return c.nodes.known.Load() }
+
+// Primaries returns the addresses of a cluster's primaries, by the numbers of Nodes. "": no primary
+// has the number. Nil: unknown, or no cluster.
+func (c *Conn) Primaries() []string {
+	c.nodes.mu.Lock()
+	defer c.nodes.mu.Unlock()
+	all := slices.Clone(c.nodes.primaries)
+	for i, id := range all {
+		all[i] = c.nodes.addresses[id]
+	}
+	return all
+}
 
 // keepNodes asks for the primaries of the slots until the session ends: after nodesInterval, when
 // rueidis knows other addresses, and after a failure.
@@ -75,13 +90,18 @@ func (n *nodes) learn(ranges []rueidis.RedisMessage) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var now Nodes
-	known, slotsOf := 0, map[string][][2]int64{}
+	known, slotsOf, addresses := 0, map[string][][2]int64{}, map[string]string{}
 	for i := range ranges {
-		first, last, id, err := readRange(ranges[i])
+		first, last, primary, err := readRange(ranges[i])
+		if err != nil {
+			return fmt.Errorf("CLUSTER SLOTS: range %d: %w", i, err)
+		}
+		id, address, err := readNode(primary)
 		if err != nil {
 			return fmt.Errorf("CLUSTER SLOTS: range %d: %w", i, err)
 		}
 		slotsOf[id] = append(slotsOf[id], [2]int64{first, last})
+		addresses[id] = address
 		known += int(last-first) + 1
 		// Each primary costs callers memory, and each slot time.
 		if known > len(now) || len(slotsOf) > maxPrimaries {
@@ -89,6 +109,7 @@ func (n *nodes) learn(ranges []rueidis.RedisMessage) error {
 		}
 	}
 	n.primaries = number(n.primaries, slices.Collect(maps.Keys(slotsOf)))
+	n.addresses = addresses
 	for primary, id := range n.primaries {
 		for _, r := range slotsOf[id] {
 			for slot := r[0]; slot <= r[1]; slot++ {
@@ -126,33 +147,43 @@ func number(primaries, now []string) []string {
 }
 
 // readRange reads one range of slots: first slot, last slot, and the nodes, of which the first is
-// the primary. A node is its host, its port and its id.
-func readRange(of rueidis.RedisMessage) (first, last int64, id string, err error) {
+// the primary.
+func readRange(of rueidis.RedisMessage) (first, last int64, primary rueidis.RedisMessage, err error) {
 	parts, err := of.ToArray()
 	if err != nil {
-		return 0, 0, "", err
+		return 0, 0, primary, err
 	}
 	if len(parts) < 3 {
-		return 0, 0, "", fmt.Errorf("%d parts: must be at least 3", len(parts))
+		return 0, 0, primary, fmt.Errorf("%d parts: must be at least 3", len(parts))
 	}
 	if first, err = parts[0].AsInt64(); err != nil {
-		return 0, 0, "", err
+		return 0, 0, primary, err
 	}
 	if last, err = parts[1].AsInt64(); err != nil {
-		return 0, 0, "", err
+		return 0, 0, primary, err
 	}
 	if first < 0 || last < first || last >= int64(len(Nodes{})) {
-		return 0, 0, "", fmt.Errorf("slots %d to %d: must be in order, from 0 to %d", first, last, len(Nodes{})-1)
+		return 0, 0, primary, fmt.Errorf("slots %d to %d: must be in order, from 0 to %d", first, last, len(Nodes{})-1)
 	}
-	primary, err := parts[2].ToArray()
+	return first, last, parts[2], nil
+}
+
+// readNode reads a node: its host, its port and its id. Without a host the node is named by its id.
+func readNode(of rueidis.RedisMessage) (id, address string, err error) {
+	parts, err := of.ToArray()
 	if err != nil {
-		return 0, 0, "", err
+		return "", "", err
 	}
-	if len(primary) < 3 {
-		return 0, 0, "", fmt.Errorf("a node of %d parts: must be at least 3", len(primary))
+	if len(parts) < 3 {
+		return "", "", fmt.Errorf("a node of %d parts: must be at least 3", len(parts))
 	}
-	if id, err = primary[2].ToString(); err == nil && id == "" {
+	if id, err = parts[2].ToString(); err == nil && id == "" {
 		err = errors.New("a node without an id")
 	}
-	return first, last, id, err
+	host, noHost := parts[0].ToString()
+	port, noPort := parts[1].AsInt64()
+	if noHost != nil || noPort != nil || host == "" {
+		return id, id, err
+	}
+	return id, net.JoinHostPort(host, strconv.FormatInt(port, 10)), err
 }

@@ -73,6 +73,9 @@ func (s *State) Take(l algorithms.Limit, now algorithms.Instant, hits int64, cou
 type Unanswered interface {
 	error
 
+	// Answered reports whether a shard has answered its part of the request, see [Remote.Shard].
+	Answered(shard int) bool
+
 	// Instead says which hits of the request were applied elsewhere: hits[i] of charges[i], 0 for
 	// none, negative for a refund. The store then charges the difference between these hits and the
 	// hits that it has applied itself. [Remote.Later] says how, and what parts are: also above the

@@ -195,21 +195,36 @@ type Remote interface {
 	// Limit: the clock of [State].Now, of Later and of HoldLater.
 	Now(l algorithms.Limit) algorithms.Instant
 
-	// Health returns how the store answers now. A store of several shards may answer for the shards of
-	// these charges only; no charges are all shards. Each request calls Health, so Health takes no
-	// lock.
-	Health(charges []Charge) Health
+	// Shards returns the names of the store's shards: the parts that may be away alone. A shard has its
+	// index as number, and "" stands for a number without a shard. At least one shard has a name.
+	Shards() []string
 
-	// Await returns nil if the store would serve now. While ctx lasts, Await waits for a connection
-	// that is being made, and asks the store.
-	Await(ctx context.Context) error
+	// Shard returns the number of the shard of a charge's key. Only Key, Limit, and whether there is a
+	// Hold, count. Each request calls Shard for each charge.
+	Shard(c *Charge) int
+
+	// Health returns how a shard answers now, without a lock.
+	Health(shard int) Health
+
+	// Silences returns a channel that holds a value after a shard has fallen silent. While callers wait
+	// for a silent shard, more values come.
+	Silences() <-chan struct{}
+
+	// Release has all calls for a shard fail, as after their deadline, but those of Await. Release does
+	// not wait for that, and returns the number of the calls.
+	Release(shard int) (calls int)
+
+	// Await returns nil if a shard would serve now. While ctx lasts, Await waits for a connection that
+	// is being made, and asks the shard.
+	Await(ctx context.Context, shard int) error
 }
 
-// Health says how a [Remote] answers.
+// Health says how a shard of a [Remote] answers.
 type Health struct {
-	Answered time.Time // when the store last completed a round trip, in time for its callers or not; zero: never
+	Answered time.Time // when the shard last completed a round trip, in time for its callers or not; zero: never
 
-	// Silent is how long the store has owed answers without giving one; 0 as long as that is usual.
+	// Silent is how long the shard has owed answers without giving one; 0 as long as that is usual. A
+	// stall of this process is no silence.
 	Silent time.Duration
 	Fleet  int   // processes that share the store; 0: not known
 	Share  Share // of this process

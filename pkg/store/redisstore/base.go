@@ -8,7 +8,6 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
-	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/redisstore/owed"
 )
 
@@ -23,7 +22,8 @@ type base struct {
 	seedScript  *rueidis.Lua
 	logger      *slog.Logger
 	metrics     metrics
-	pulse       pulse
+	started     time.Time
+	misses      atomic.Int64              // when a caller last stopped to wait for an answer, see pulse; 0: never
 	name        [8]byte                   // of this process, for the others that share the main server
 	share       atomic.Uint64             // of this process, as Redis has told it: From and To
 	told        atomic.Bool               // see store.Health
@@ -31,6 +31,7 @@ type base struct {
 	assumed     atomic.Int64              // the least number of these until all of them are counted; 0: not known
 	hasCounters bool                      // there may be counters
 	given       func() algorithms.Instant // the instant, in tests; nil: Redis's time
+	silences    chan struct{}             // holds a value when a shard has been silent since the last look
 }
 
 // here returns the instant by this process's clock, or 0 without counters, which alone need the
@@ -55,20 +56,3 @@ func (b *base) givenNow() int64 {
 
 // fleetSize returns the number of processes that share the main server; 0: not known.
 func (b *base) fleetSize() int { return int(max(b.processes.Load(), b.assumed.Load())) }
-
-// Health implements [store.Remote], for all servers together. Silent counts from the timeout on, or
-// from twice the longest of the last round trips.
-func (b *base) Health([]store.Charge) store.Health {
-	p := &b.pulse
-	h := store.Health{Fleet: b.fleetSize(), Share: b.shareNow(), Told: b.told.Load()}
-	if at := p.heard.Load(); at > 0 {
-		h.Answered = p.started.Add(time.Duration(at))
-	}
-	if p.under.Load() == 0 {
-		return h
-	}
-	if quiet := time.Since(p.started) - time.Duration(p.quiet.Load()); quiet > max(b.timeout, 2*p.usually()) {
-		h.Silent = quiet
-	}
-	return h
-}

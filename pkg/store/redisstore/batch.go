@@ -18,8 +18,9 @@ import (
 // of one charge form a group, sent once with their number. So they are applied right after each
 // other, which is a valid order for requests that wait at the same time.
 type batch struct {
-	until   time.Time // when the first of the callers stops to wait; zero if nobody waits
-	last    time.Time // when the last of the callers stops to wait
+	until   time.Time     // when the first of the callers stops to wait; zero if nobody waits
+	last    time.Time     // when the last of the callers stops to wait
+	life    time.Duration // for which the batch may lie on its way to Redis, if callers wait
 	server  *server
 	keys    []string       // names in Redis
 	places  map[string]int // of keys in keys and states
@@ -69,7 +70,7 @@ func (b *batch) reset() {
 	clear(b.places)
 	clear(b.keys)
 	clear(b.all)
-	b.until, b.last = time.Time{}, time.Time{}
+	b.until, b.last, b.life = time.Time{}, time.Time{}, 0
 	b.keys, b.states, b.all, b.charges, b.count = b.keys[:0], b.states[:0], b.all[:0], 0, 0
 }
 

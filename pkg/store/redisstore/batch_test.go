@@ -29,7 +29,7 @@ func run(t *testing.T, s *Store, calls ...*transaction) []*transaction {
 			order = append(order, one)
 		}
 	}
-	s.main.execute([]*batch{b}, false)
+	s.main.execute(&flight{node: s.main.queue.node(0)}, []*batch{b}, false)
 	for _, c := range order {
 		<-c.wait.signal
 		if c.err != nil {
@@ -52,9 +52,9 @@ func dump(t *testing.T, s *Store, c *store.Charge) string {
 
 // callOf returns a call of copies of charges.
 func callOf(a action, charges ...store.Charge) *transaction {
-	c := &transaction{wait: newWait()}
+	c := new(transaction)
 	c.set(a, 0, 0, charges)
-	c.owner = c
+	c.owner, c.wait = c, newWait()
 	return c
 }
 

@@ -23,7 +23,10 @@ type call struct {
 
 	put, until time.Time // the time of put, and when the caller stops to wait; zero if none waits
 	status     atomic.Int32
-	owner      owner // gets the end; nil: the end does not matter
+	wait       *wait       // of the caller; nil: none waits
+	stays      bool        // the caller is not released
+	released   atomic.Bool // the caller waits no longer
+	owner      owner       // gets the end; nil: the end does not matter
 
 	sent
 	answer
@@ -64,6 +67,8 @@ const (
 func (c *call) set(a action, slot uint16, at algorithms.Instant, charges []store.Charge) {
 	c.action, c.slot, c.at = a, slot, at
 	c.put, c.until = time.Time{}, time.Time{}
+	c.wait, c.stays = nil, false
+	c.released.Store(false)
 	c.err, c.refused, c.admitted = nil, false, false
 	c.status.Store(waiting)
 	c.charges, c.keys, c.fixes, c.holds = c.charges[:0], c.keys[:0], c.fixes[:0], c.holds[:0]

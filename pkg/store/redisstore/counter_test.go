@@ -265,7 +265,7 @@ func TestCountersThatAreNoneAreErrorsAndStay(t *testing.T) {
 			c.at = s.here()
 			b.add(&c.call)
 		}
-		s.main.execute([]*batch{b}, false)
+		s.main.execute(&flight{node: s.main.queue.node(0)}, []*batch{b}, false)
 		if calls[0].err != nil || calls[1].err == nil || calls[2].err != nil {
 			t.Errorf("%q: %v, %v, %v; want an error of the second", value, calls[0].err, calls[1].err, calls[2].err)
 		}

@@ -37,7 +37,7 @@ func TestHitsDecidedWhileRedisStandsStillAreCharged(t *testing.T) {
 	r := ownRedis(t)
 	patient := open(t, urlOf("redis", r.Address()), Options{})
 	s := open(t, urlOf("redis", r.Address()), Options{Timeout: 30 * time.Millisecond, Prefix: patient.main.prefix})
-	s.pulse.miss() // no caller flies, so that each outcome becomes known
+	s.miss() // no caller flies, so that each outcome becomes known
 	for _, a := range algorithms.RateAlgorithms() {
 		for _, together := range []bool{false, true} {
 			c := hit(fmt.Sprint("k", together), perAge(a, 100))

@@ -26,15 +26,17 @@ import (
 // time. The bubble's clock is the server's. far implements connection.
 type far struct {
 	client rueidis.Client
-	trip   func() time.Duration       // of the next call; calls are answered in their order
-	calls  atomic.Int64               // of the script
-	under  atomic.Int64               // calls under way
-	most   atomic.Int64               // that ever were
-	ran    func(request []byte)       // gets each request as the server runs it; may be nil
-	told   atomic.Int64               // the sum of the hits of corrections that came in time
-	slots  func() string              // the answer to CLUSTER SLOTS; nil: no cluster
-	hangs  atomic.Int64               // added to each trip
-	beats  func(args []string) string // answers heartbeats; may be nil
+	trip   func() time.Duration          // of the next call; calls are answered in their order
+	calls  atomic.Int64                  // of the script
+	under  atomic.Int64                  // calls under way
+	most   atomic.Int64                  // that ever were
+	ran    func(request []byte)          // gets each request as the server runs it; may be nil
+	told   atomic.Int64                  // the sum of the hits of corrections that came in time
+	slots  func() string                 // the answer to CLUSTER SLOTS; nil: no cluster
+	took   atomic.Int64                  // the sum of the hits of requests that came in time
+	hangs  atomic.Int64                  // added to each trip
+	ice    atomic.Pointer[chan struct{}] // until it closes the server runs nothing; nil: it runs
+	beats  func(args []string) string    // answers heartbeats; may be nil
 
 	dials atomic.Int64 // time of the next dials, which do not heed their contexts
 	conn  net.Conn     // the newest; of the dialing goroutine, and of tests between dials
@@ -43,10 +45,22 @@ type far struct {
 // hang delays the answers from now on.
 func (f *far) hang(by time.Duration) { f.hangs.Store(int64(by)) }
 
+// freeze stops the server, as SIGSTOP does. It goes on with all that it has received when thaw is
+// called.
+func (f *far) freeze() (thaw func()) {
+	ice := make(chan struct{})
+	f.ice.Store(&ice)
+	return func() {
+		f.ice.Store(nil)
+		close(ice)
+	}
+}
+
 func (f *far) Client() (rueidis.Client, error) { return f.client, nil }
 func (f *far) Report(err error) error          { return err }
 func (f *far) Cluster() bool                   { return false }
 func (f *far) Nodes() *redis.Nodes             { return nil }
+func (f *far) Primaries() []string             { return nil }
 func (f *far) InvalidReplies() uint64          { return 0 }
 func (f *far) EvictedKeys() uint64             { return 0 }
 func (f *far) Restarts() uint64                { return 0 }
@@ -83,6 +97,9 @@ func (f *far) serve(conn net.Conn) {
 		defer close(answers)
 		for p := range line {
 			until(p.runs)
+			if ice := f.ice.Load(); ice != nil {
+				<-*ice
+			}
 			text := f.run(p.command)
 			answers <- func() {
 				until(p.answers)
@@ -158,7 +175,11 @@ func (f *far) run(command []string) string {
 			}
 			answer = append(answer, times...)
 			for rest = rest[9:]; charges > 0; charges-- {
-				if hits := binary.LittleEndian.Uint64(rest[18:]); correction {
+				hits := binary.LittleEndian.Uint64(rest[18:])
+				if !correction && !strings.Contains(command[2+binary.LittleEndian.Uint32(rest)], "ping") {
+					f.took.Add(int64(hits) >> 24 * int64(binary.LittleEndian.Uint32(times)))
+				}
+				if correction {
 					f.told.Add(int64(hits) >> 24) // the last five of these bytes
 				}
 				fixed := rest[5]&16 != 0
@@ -251,6 +272,7 @@ type farCluster struct {
 
 func (c *farCluster) Cluster() bool       { return true }
 func (c *farCluster) Nodes() *redis.Nodes { return c.nodes }
+func (c *farCluster) Primaries() []string { return []string{"far0:1", "far1:1", "far2:1"} }
 
 // calls returns the calls of the script that all servers got.
 func (c *farCluster) calls() (n int64) {

@@ -97,7 +97,7 @@ func (f *fleet) pause() time.Duration {
 
 // away notes that Redis is asked whether it is back.
 func (f *fleet) away() {
-	if f.lost.CompareAndSwap(0, max(1, time.Since(f.server.pulse.started).Microseconds())) {
+	if f.lost.CompareAndSwap(0, max(1, time.Since(f.server.started).Microseconds())) {
 		f.server.told.Store(false)
 	}
 }
@@ -119,7 +119,7 @@ func (f *fleet) beat(ctx context.Context, leaves bool) {
 		f.last = 0
 		return // the connection logs why
 	}
-	begun := time.Since(f.server.pulse.started).Microseconds()
+	begun := time.Since(f.server.started).Microseconds()
 	deadline, since := int64(0), int64(0)
 	if lost := f.lost.Load(); f.ahead != 0 {
 		if f.server.given == nil {

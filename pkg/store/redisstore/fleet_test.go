@@ -49,7 +49,7 @@ func TestFleetCountsTheProcessesThatAreThere(t *testing.T) {
 		}
 		beat(all[:5-min(1, n/3)])
 		for i, s := range all[:4] {
-			switch got := s.Health(nil).Fleet; {
+			switch got := s.Health(0).Fleet; {
 			case n == 0 && got != i+1:
 				t.Errorf("process %d of 5 counts %d at its first beat; want those that came before it", i+1, got)
 			case n == 1 && got != 5, n == 2 && got != 5, n >= 8 && got != 4:
@@ -59,7 +59,7 @@ func TestFleetCountsTheProcessesThatAreThere(t *testing.T) {
 	}
 	for n := range 14 { // two are killed
 		beat(all[:2])
-		if got := all[0].Health(nil).Fleet; got > 4 || n < 9 && got != 4 || n >= 11 && got != 2 {
+		if got := all[0].Health(0).Fleet; got > 4 || n < 9 && got != 4 || n >= 11 && got != 2 {
 			t.Errorf("beat %d after two of four were killed: %d are counted", n, got)
 		}
 	}
@@ -71,7 +71,7 @@ func TestFleetStaysKnownOverAnOutageAndALossOfTheKey(t *testing.T) {
 	round := func(some []*Store) {
 		for _, s := range some {
 			s.fleet.beat(t.Context(), false)
-			if got := all[0].Health(nil).Fleet; got != 4 {
+			if got := all[0].Health(0).Fleet; got != 4 {
 				t.Errorf("%d are counted; want 4", got)
 			}
 		}
@@ -111,7 +111,7 @@ func TestFleetIsCountedInACluster(t *testing.T) {
 		c.sleep(fleetBeat)
 	}
 	for _, s := range all {
-		if got := s.Health(nil).Fleet; got != 3 {
+		if got := s.Health(0).Fleet; got != 3 {
 			t.Errorf("%d are counted; want 3", got)
 		}
 	}
@@ -130,7 +130,7 @@ func TestFleetBeatsUntilClose(t *testing.T) {
 		}
 		s := away(t, f, Options{CountFleet: true})
 		time.Sleep(10*time.Second + fleetBeat/2)
-		if got := s.Health(nil).Fleet; got != 7 || beats.Load() != 11 {
+		if got := s.Health(0).Fleet; got != 7 || beats.Load() != 11 {
 			t.Errorf("%d are counted after %d beats in 10 s; want 7 after 11", got, beats.Load())
 		}
 		s.Close()
@@ -158,7 +158,7 @@ func TestFleetThatRedisDoesNotCountStaysKnownAndIsLoggedOnce(t *testing.T) {
 		time.Sleep(time.Minute)
 		answers("-READONLY a replica\r\n")
 		time.Sleep(time.Minute)
-		if got := s.Health(nil).Fleet; got != 7 {
+		if got := s.Health(0).Fleet; got != 7 {
 			t.Errorf("%d are counted; want 7", got)
 		}
 		logged := 0
@@ -189,7 +189,7 @@ func TestFleetDoesNotCountBeatsThatComeLate(t *testing.T) {
 	}
 	f.first, f.last = first, last
 	f.beat(t.Context(), false) // has learned the clock
-	if got := s.Health(nil).Fleet; got != 1 || f.last == 0 {
+	if got := s.Health(0).Fleet; got != 1 || f.last == 0 {
 		t.Errorf("%d processes are counted after late beats of one, in the epoch %d; want 1", got, f.last)
 	}
 }
@@ -201,7 +201,7 @@ func TestFleetIsCountedAgainAfterAForeignValue(t *testing.T) {
 		s.fleet.first, s.fleet.last = 0, 0
 		s.processes.Store(0)
 		s.fleet.beat(t.Context(), false)
-		if got := s.Health(nil).Fleet; got != 1 {
+		if got := s.Health(0).Fleet; got != 1 {
 			t.Errorf("after the value %q: got %d processes, want 1", value, got)
 		}
 	}
@@ -244,7 +244,7 @@ func TestAProcessIsCountedAsSoonAsItIsConnected(t *testing.T) {
 		if err := s.AwaitCount(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if got := s.Health(nil).Fleet; got != 4 {
+		if got := s.Health(0).Fleet; got != 4 {
 			t.Errorf("10 ms after the connection %d processes are counted, want 4", got)
 		}
 	})
@@ -295,7 +295,7 @@ func TestProcessesShareTheCircleByTheirLoads(t *testing.T) {
 	}
 	shares := func() (shares []float64, sum uint32) {
 		for _, s := range all {
-			share := s.Health(nil).Share
+			share := s.Health(0).Share
 			shares = append(shares, float64(share.To-share.From)/store.Circle)
 			sum += share.To - share.From
 		}
@@ -349,7 +349,7 @@ func TestAProcessLearnsWhenAllHaveToldWhatTheyOwed(t *testing.T) {
 	for n, want := range []bool{false, false, false, true} {
 		first.fleet.beat(t.Context(), false)
 		first.fleet.ahead = int64(c.now())/int64(Granularity) - int64(n)*1000 // as before
-		if got := first.Health(nil).Told; got != want {
+		if got := first.Health(0).Told; got != want {
 			t.Errorf("beat %d: told %t, want %t", n, got, want)
 		}
 		switch c.sleep(time.Millisecond); n {

@@ -58,7 +58,7 @@ func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 				for _, c := range calls {
 					b.add(&c.call)
 				}
-				s.main.execute([]*batch{b}, false)
+				s.main.execute(&flight{node: s.main.queue.node(0)}, []*batch{b}, false)
 				for _, c := range calls {
 					<-c.wait.signal
 				}

@@ -25,13 +25,15 @@ func (s *Store) Holders(ctx context.Context, charge *store.Charge, most int) (he
 	}
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
-	server := s.of(charge)
+	where := s.locate(charge, s.here())
+	server := where.server
 	client, err := server.client()
 	if err != nil {
 		return nil, 0, err
 	}
+	ctx, done := server.queue.of(where.slot).command(ctx)
 	held, all, err = server.holders(ctx, client, charge, s.Now(algorithms.Limit{}), most)
-	if err := server.connection.Report(err); err != nil {
+	if err := server.connection.Report(done(err)); err != nil {
 		return nil, 0, fmt.Errorf("listing the holders of %q: %w", charge.Key, err)
 	}
 	return held, all, nil

@@ -86,7 +86,7 @@ func TestServerThatAnswersNothingGetsFewCalls(t *testing.T) {
 		f := farBy(10 * time.Second)
 		s := away(t, f, Options{})
 		var silent atomic.Int64
-		time.AfterFunc(950*time.Millisecond, func() { silent.Store(int64(s.Health(nil).Silent)) })
+		time.AfterFunc(950*time.Millisecond, func() { silent.Store(int64(s.Health(0).Silent)) })
 		n, failed := arrivals(t, s, 4000, time.Second, 0)
 		if len(failed) != n {
 			t.Errorf("%d of %d requests failed", len(failed), n)
@@ -145,12 +145,12 @@ func TestAnswersThatCameTooLateAreHeard(t *testing.T) {
 		if _, err := store.Take(ctx, s, []store.Charge{hit("k", perAge(algorithms.FixedWindow, 1))}, make([]algorithms.Decision, 1)); err == nil {
 			t.Fatal("an answer in half a round trip")
 		}
-		if !s.Health(nil).Answered.IsZero() {
+		if !s.Health(0).Answered.IsZero() {
 			t.Error("heard before the answer")
 		}
 		begun := time.Now()
 		time.Sleep(trip)
-		if heard := s.Health(nil).Answered; heard.Before(begun) {
+		if heard := s.Health(0).Answered; heard.Before(begun) {
 			t.Errorf("heard at %v; want the end of the round trip, after %v", heard, begun)
 		}
 	})
@@ -176,7 +176,7 @@ func TestCallThatCameTooLateForOneIsMadeAgainForTheOthers(t *testing.T) {
 			b.add(&c.call)
 		}
 		begun := time.Now()
-		s.main.execute([]*batch{b}, false)
+		s.main.execute(&flight{node: s.main.queue.node(0)}, []*batch{b}, false)
 		for i, want := range []error{errLate, nil, errLate} { // the last one is as of the outbox, which sends it again by itself
 			c := calls[i]
 			if <-c.wait.signal; !errors.Is(c.err, want) || c.refused != (want != nil) {

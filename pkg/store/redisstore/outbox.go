@@ -313,7 +313,7 @@ func (o *outbox) sendSome(now time.Time, most int, last bool) (seen, sent int) {
 	defer o.sending.Unlock()
 	clocks := o.clocks()
 	// Nothing can be sent: no server has a connection, or all are silent and one was asked.
-	rests := !last && (!o.connected() || o.Health(nil).Silent > 0 && now.Sub(o.asked) < outboxAsks)
+	rests := !last && (!o.connected() || o.answerNothing() && now.Sub(o.asked) < outboxAsks)
 	for range outboxShards {
 		sh := &o.shards[o.first]
 		o.first = (o.first + 1) % outboxShards

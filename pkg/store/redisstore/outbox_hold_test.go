@@ -149,7 +149,7 @@ func TestABeginThatIsToldAgainDoesNotOutliveItsEnd(t *testing.T) {
 		b := newBatch(s.main)
 		b.add(&told.call)
 		told.owner = nil
-		s.main.execute([]*batch{b}, false)
+		s.main.execute(&flight{node: s.main.queue.node(0)}, []*batch{b}, false)
 		wants(t, true, s, end("k", l, "r", 3))
 		told.err = errReply
 		told.landed(underWay)

@@ -60,12 +60,12 @@ func TestNoCallOvertakesAWaitingCallOfTheOutbox(t *testing.T) {
 	}
 	var first, second flight
 	q.put(of(true, one), false)
-	if !l.takeLocked(&first, time.Now()) {
+	if !taken(l, &first, time.Now()) {
 		t.Fatal("the first call does not fly")
 	}
 	q.put(of(true, one, two), false)
 	q.put(of(false, two), false)
-	if l.takeLocked(&second, time.Now().Add(time.Second)) {
+	if taken(l, &second, time.Now().Add(time.Second)) {
 		t.Errorf("%d calls fly; want both to wait", len(second.calls))
 	}
 }
@@ -74,11 +74,12 @@ func TestNoCallOvertakesAWaitingCallOfTheOutbox(t *testing.T) {
 func TestAFlightWithoutCallsIsNoAnswer(t *testing.T) {
 	q := unconnected(names{}).main.queue
 	l := q.nodeQueueLocked(0)
-	l.workers, l.lost, l.under = mostFlights, mostFlights, 1
+	l.workers, l.lost = mostFlights, mostFlights
 	c := new(call)
 	c.set(take, 0, 0, []store.Charge{hit("k1", perAge(algorithms.FixedWindow, 10))})
 	c.status.Store(abandoned)
-	f := &flight{server: q.server, current: map[uint16]*batch{}, calls: []*call{c}, begun: time.Now()}
+	f := &flight{node: l, current: map[uint16]*batch{}, calls: []*call{c}, begun: time.Now()}
+	l.flying = []*flight{f}
 	l.send(f, true)
 	if got := l.mostLocked(); got != 1 {
 		t.Errorf("%d flights at once; want 1 until Redis answers", got)
@@ -90,10 +91,8 @@ func TestAFlightWithoutCallsIsNoAnswer(t *testing.T) {
 func TestNoCallOvertakesTheOutboxWhenSlotsChangeTheirNode(t *testing.T) {
 	q := unconnected(names{cluster: true}).main.queue
 	at, _ := q.server.connection.(*farCluster)
-	q.byNode = []*nodeQueue{newNodeQueue(q), newNodeQueue(q)}
-	for _, l := range q.byNode {
-		l.workers = mostFlights
-	}
+	before, after := q.node(0), q.node(1)
+	before.workers, after.workers = mostFlights, mostFlights
 	of := func(fences bool, key string) *call {
 		c := new(call)
 		c.set(take, 7, 0, []store.Charge{hit(key, perAge(algorithms.FixedWindow, 10))})
@@ -105,7 +104,7 @@ func TestNoCallOvertakesTheOutboxWhenSlotsChangeTheirNode(t *testing.T) {
 	var sent, behind, last flight
 	at.nodes = new(redis.Nodes)
 	q.put(first, false)
-	if !q.byNode[0].takeLocked(&sent, time.Now()) {
+	if !taken(before, &sent, time.Now()) {
 		t.Fatal("the first call does not fly")
 	}
 	q.put(second, false)
@@ -113,14 +112,21 @@ func TestNoCallOvertakesTheOutboxWhenSlotsChangeTheirNode(t *testing.T) {
 	q.put(question, false)
 	q.put(other, false)
 	soon := time.Now().Add(time.Second)
-	if n := len(q.byNode[0].waiting); n != 0 {
+	if n := len(before.waiting); n != 0 {
 		t.Errorf("%d calls wait for the node before; want 0", n)
 	}
-	if !q.byNode[1].takeLocked(&behind, soon) || len(behind.calls) != 1 || behind.calls[0] != other {
+	if !taken(after, &behind, soon) || len(behind.calls) != 1 || behind.calls[0] != other {
 		t.Errorf("%d calls fly while a call of the outbox is under way; want the one about another key", len(behind.calls))
 	}
-	q.byNode[0].land(&sent, true, true)
-	if !q.byNode[1].takeLocked(&last, soon.Add(time.Second)) || !slices.Equal(last.calls, []*call{second, question}) {
+	before.land(&sent, true, true)
+	if !taken(after, &last, soon.Add(time.Second)) || !slices.Equal(last.calls, []*call{second, question}) {
 		t.Errorf("%d calls fly after the end of that call; want 2, in their order", len(last.calls))
 	}
+}
+
+// taken is takeLocked with the lock.
+func taken(n *nodeQueue, f *flight, now time.Time) bool {
+	n.queue.mu.Lock()
+	defer n.queue.mu.Unlock()
+	return n.takeLocked(f, now)
 }

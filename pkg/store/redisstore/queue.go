@@ -1,9 +1,11 @@
 package redisstore
 
 import (
+	"context"
 	"iter"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirproxy/weir/internal/redis"
@@ -26,9 +28,10 @@ type queue struct {
 	server  *server
 	sending sync.WaitGroup // workers, and callers that fly
 
+	byNode atomic.Pointer[[]*nodeQueue] // by number of the node; written with mu
+
 	mu     sync.Mutex     // guards the fields below, and the node queues
 	nodes  *redis.Nodes   // by which the calls were put into node queues; nil: all calls are in node queue 0
-	byNode []*nodeQueue   // by number of the node; nil until the first call
 	fenced map[uint64]int // by number of a key: flights with a call of the outbox about it
 	spare  []*flight      // memory of workers that have ended, at most as many as there may be flights
 	closed bool
@@ -88,7 +91,8 @@ func (q *queue) putAll(now time.Time, mayFly bool, calls iter.Seq[*call]) (n *no
 func (q *queue) silent(slot uint16) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.nodeQueueLocked(slot).lost > 0
+	n := q.nodeQueueLocked(slot)
+	return n.lost > 0 || n.pulse.silent.Load()
 }
 
 // nodeQueueLocked returns the node queue of the calls in a slot.
@@ -101,25 +105,44 @@ func (q *queue) nodeQueueLocked(slot uint16) *nodeQueue {
 	if q.nodes != nil {
 		n = int(q.nodes[slot])
 	}
-	for n >= len(q.byNode) {
-		q.byNode = append(q.byNode, nil)
-	}
-	if q.byNode[n] == nil {
-		q.byNode[n] = newNodeQueue(q)
-	}
-	return q.byNode[n]
+	return q.nodeLocked(n)
 }
+
+// nodeLocked returns the node queue of a node.
+func (q *queue) nodeLocked(n int) *nodeQueue {
+	all := *q.byNode.Load()
+	if n < len(all) {
+		return all[n]
+	}
+	all = slices.Clone(all)
+	for n >= len(all) {
+		all = append(all, newNodeQueue(q))
+	}
+	q.byNode.Store(&all)
+	return all[n]
+}
+
+// node returns the node queue of a node.
+func (q *queue) node(n int) *nodeQueue {
+	if all := *q.byNode.Load(); n < len(all) {
+		return all[n]
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.nodeLocked(n)
+}
+
+// of returns the node queue of the calls in a slot, as far as the nodes are known.
+func (q *queue) of(slot uint16) *nodeQueue { return q.node(q.server.nodeOf(slot)) }
 
 // sortLocked puts the waiting calls into the node queues of their nodes, after slots have changed
 // their nodes. So all waiting calls about a key are in one node queue, in their order.
 func (q *queue) sortLocked() {
 	var all []*call
-	for _, n := range q.byNode {
-		if n != nil {
-			all = append(all, n.waiting...)
-			clear(n.waiting)
-			n.waiting = n.waiting[:0]
-		}
+	for _, n := range *q.byNode.Load() {
+		all = append(all, n.waiting...)
+		clear(n.waiting)
+		n.waiting = n.waiting[:0]
 	}
 	for _, c := range all {
 		q.nodeQueueLocked(c.slot).appendLocked(c)
@@ -129,8 +152,8 @@ func (q *queue) sortLocked() {
 
 // nudgeLocked nudges all node queues but one.
 func (q *queue) nudgeLocked(now time.Time, but *nodeQueue) {
-	for _, n := range q.byNode {
-		if n != nil && n != but {
+	for _, n := range *q.byNode.Load() {
+		if n != but {
 			n.nudgeLocked(now)
 		}
 	}
@@ -140,10 +163,8 @@ func (q *queue) nudgeLocked(now time.Time, but *nodeQueue) {
 func (q *queue) close() {
 	q.mu.Lock()
 	q.closed = true
-	for _, n := range q.byNode {
-		if n != nil {
-			n.closeLocked()
-		}
+	for _, n := range *q.byNode.Load() {
+		n.closeLocked()
 	}
 	q.mu.Unlock()
 	q.sending.Wait()
@@ -155,7 +176,7 @@ func (q *queue) spareFlightLocked() *flight {
 		q.spare = q.spare[:n-1]
 		return f
 	}
-	return &flight{server: q.server, current: make(map[uint16]*batch)}
+	return &flight{current: make(map[uint16]*batch)}
 }
 
 // nodeQueue is the calls of a queue to one node, or to the only server. While atOnce flights are
@@ -163,14 +184,18 @@ func (q *queue) spareFlightLocked() *flight {
 // read and a write of a key. While Redis answers fast, no more flights are under way. A call that
 // waits for a slow Redis gets a flight of its own in time (see gapLocked).
 type nodeQueue struct {
-	queue *queue        // mu of the queue guards the fields below
+	queue *queue
+	pulse pulse
 	wake  chan struct{} // holds a value when an idle worker may take a flight
 
+	// mu of the queue guards the fields below.
+	flying   []*flight                  // under way
+	commands []*context.CancelCauseFunc // under way beside the flights: they end the waits
+	watch    watch
 	waiting  []*call
 	patience time.Duration // shortest wait of a caller of a waiting call, from put to until
 	workers  int           // that run
 	idle     int           // workers that wait for wake
-	under    int           // flights under way
 	lost     int           // flights since the last answer that ended without one
 	begun    time.Time     // when the newest flight began
 	trip     time.Duration // the longest of the last round trips, as gapLocked reckons
@@ -186,7 +211,7 @@ const (
 
 func newNodeQueue(q *queue) *nodeQueue {
 	return &nodeQueue{
-		queue: q, wake: make(chan struct{}, 1),
+		queue: q, pulse: pulse{base: q.server.base}, wake: make(chan struct{}, 1),
 		trip: q.server.timeout, // until the first round trips: no call should wait too long for the others
 	}
 }
@@ -213,13 +238,14 @@ func (n *nodeQueue) closeLocked() {
 	if n.alarm != nil {
 		n.alarm.Stop()
 	}
+	n.watch.stopLocked()
 }
 
 // nudgeLocked has a worker take the waiting calls, now or when they may fly. The workers of a
 // closed queue need no nudge.
 func (n *nodeQueue) nudgeLocked(now time.Time) {
 	closed := n.queue.closed
-	if len(n.waiting) == 0 || closed && n.workers > 0 || !closed && n.under >= n.mostLocked() {
+	if len(n.waiting) == 0 || closed && n.workers > 0 || !closed && len(n.flying) >= n.mostLocked() {
 		return // at the end of a flight its worker looks again
 	}
 	if at := n.nextLocked(); at.After(now) && !closed {
@@ -249,7 +275,7 @@ func (n *nodeQueue) mostLocked() int {
 // nextLocked returns when the waiting calls may fly. The number of flights must be below
 // mostLocked.
 func (n *nodeQueue) nextLocked() time.Time {
-	if n.under < atOnce {
+	if len(n.flying) < atOnce {
 		return n.follows
 	}
 	at := n.begun.Add(n.gapLocked())
@@ -268,7 +294,7 @@ func (n *nodeQueue) gapLocked() (gap time.Duration) {
 	if trip <= n.patience/2 {
 		gap = min((n.patience-trip)/4, longestGap)
 	}
-	if n.under >= mostFlights/2 {
+	if len(n.flying) >= mostFlights/2 {
 		gap = max(gap, trip/(mostFlights/2))
 	}
 	return gap
@@ -344,7 +370,7 @@ func (n *nodeQueue) takeLocked(f *flight, now time.Time) bool {
 		return false
 	}
 	if !n.queue.closed {
-		if n.under >= n.mostLocked() {
+		if len(n.flying) >= n.mostLocked() {
 			return false
 		}
 		if at := n.nextLocked(); at.After(now) {
@@ -373,18 +399,30 @@ func (n *nodeQueue) takeLocked(f *flight, now time.Time) bool {
 		if c.fences {
 			f.fences = append(f.fences, countKeys(c, q.fenced)...)
 		}
+		f.waits = append(f.waits, c.releasable())
 	}
-	n.under++
-	n.begun, f.begun = now, now
+	n.begun, f.begun, f.node = now, now, n
+	n.flying = append(n.flying, f)
+	n.watchLocked(now)
 	return true
+}
+
+// landLocked removes a flight that has ended.
+func (n *nodeQueue) landLocked(f *flight) {
+	i := slices.Index(n.flying, f)
+	last := len(n.flying) - 1
+	n.flying[i], n.flying[last] = n.flying[last], nil
+	n.flying = n.flying[:last]
 }
 
 // flight is the calls that a worker sends at once, and the worker's memory for them.
 type flight struct {
-	server  *server
+	node    *nodeQueue
 	begun   time.Time
-	calls   []*call
-	fences  []uint64 // keys of calls of the outbox
+	calls   []*call                            // written with mu of the queue
+	waits   []*wait                            // of the callers of calls; nil: nobody waits, or a caller that is not released
+	release atomic.Pointer[context.CancelFunc] // ends the wait of the goroutine that sends the flight; nil: nobody need end it
+	fences  []uint64                           // keys of calls of the outbox
 	batches []*batch
 	current map[uint16]*batch // by slot: the batch that takes more calls
 }
@@ -392,12 +430,10 @@ type flight struct {
 // send sends the calls of a flight, and ends the calls and the flight. patient is for execute.
 func (n *nodeQueue) send(f *flight, patient bool) {
 	batches := f.load()
-	answered := len(batches) > 0 && f.server.execute(batches, patient)
+	answered := len(batches) > 0 && n.queue.server.execute(f, batches, patient)
 	for _, b := range batches {
 		b.reset()
 	}
-	clear(f.calls)
-	f.calls = f.calls[:0]
 	n.land(f, len(batches) > 0, answered)
 }
 
@@ -415,7 +451,7 @@ func (f *flight) load() []*batch {
 		b := f.current[c.slot]
 		if b == nil || !b.takes(c) {
 			if used == len(f.batches) {
-				f.batches = append(f.batches, newBatch(f.server))
+				f.batches = append(f.batches, newBatch(f.node.queue.server))
 			}
 			b = f.batches[used]
 			used++
@@ -433,7 +469,11 @@ func (n *nodeQueue) land(f *flight, sent, answered bool) {
 	q := n.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	n.under--
+	n.landLocked(f)
+	clear(f.calls)
+	clear(f.waits)
+	f.calls, f.waits = f.calls[:0], f.waits[:0]
+	f.release.Store(nil)
 	if sent {
 		if n.lost++; answered {
 			n.lost = 0

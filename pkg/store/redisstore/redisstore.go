@@ -28,6 +28,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -107,7 +108,8 @@ func newStore(o Options, connect func(redis.Target) connection) (*Store, error) 
 		sha:         hex.EncodeToString(sum[:]),
 		seedScript:  rueidis.NewLuaScript(string(seedScript)),
 		logger:      o.Logger,
-		pulse:       pulse{started: time.Now()},
+		started:     time.Now(),
+		silences:    make(chan struct{}, 1),
 		hasCounters: o.Counters.Name != nil,
 	}
 	_, _ = cryptorand.Read(b.name[:]) // never fails
@@ -215,34 +217,52 @@ func (s *Store) Connected(ctx context.Context) error {
 
 // Await implements [store.Remote]. Await waits for the first attempt to connect. Then Redis runs
 // the script, within the time that a request with the deadline of ctx has. The script writes a key
-// that expires after a millisecond. Each call chooses another slot of a cluster, and one of two
-// servers, so that calls find a part that is away.
-func (s *Store) Await(ctx context.Context) error {
-	server := s.main
-	if s.seconds != nil && rand.Uint32()%2 == 0 {
-		server = s.seconds
-	}
+// that expires after a millisecond.
+func (s *Store) Await(ctx context.Context, shard int) error {
+	server, node := s.shardOf(shard)
 	if err := server.connection.Await(ctx); err != nil && ctx.Err() != nil {
 		return err
 	}
 	server.seed(ctx)
-	c := store.Charge{
-		Key:   fmt.Appendf(nil, "ping%d", rand.Uint32()),
-		Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: algorithms.MaxHits, Period: algorithms.MinPeriod},
-		Hits:  1,
+	c, where := server.ping(node)
+	if c == nil {
+		return nil // nobody can miss a shard without slots
 	}
 	until, err := s.until(ctx, time.Now(), nil)
 	if err != nil {
 		return err
 	}
-	now := s.here()
 	s.fleet.away()
-	if err := s.do(ctx, until, s.transaction(take, server.locate(&c, now), now, []store.Charge{c})); err != nil {
+	t := s.transaction(take, where, s.here(), []store.Charge{*c})
+	t.stays = true
+	if err := s.do(ctx, until, t); err != nil {
 		return err
 	}
 	s.fleet.returned()
 	return nil
 }
+
+// ping returns a charge in one of the slots of a node; nil if the node has none.
+func (s *server) ping(node int) (*store.Charge, location) {
+	c := &store.Charge{
+		Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: algorithms.MaxHits, Period: algorithms.MinPeriod},
+		Hits:  1,
+	}
+	nodes := s.connection.Nodes()
+	if nodes != nil && !slices.Contains(nodes[:], uint16(node)) {
+		return nil, location{}
+	}
+	for n := 0; ; n++ {
+		domain := fmt.Sprintf("ping%d", rand.Uint32()) // which may choose the slot, see Options.HashTag
+		c.Key = fmt.Appendf(nil, "%d:%s|", len(domain), domain)
+		if where := s.locate(c, s.here()); nodes == nil || int(nodes[where.slot]) == node || n == pings {
+			return c, where
+		}
+	}
+}
+
+// pings is the random keys of which one mostly lies in a node, also if it has a single slot.
+const pings = 10 * slots
 
 // Stats returns the store's metrics.
 func (s *Store) Stats() Stats {
@@ -279,8 +299,9 @@ func (s *Store) Stats() Stats {
 
 // Run runs a script of the caller on the main server, for data beside the states, and returns the
 // texts of its answer. Run puts Options.Prefix before each key. In a cluster all keys must lie in
-// one slot. Before a connection Run fails with [ErrUnavailable]. An error of ctx, or of a lost
-// connection, does not say whether the script ran.
+// one slot. Before a connection Run fails with [ErrUnavailable]. When Redis falls silent Run fails
+// before the end of ctx. An error of ctx, of silence, or of a lost connection, does not say whether
+// the script ran.
 func (s *Store) Run(ctx context.Context, script string, keys, args []string) ([]string, error) {
 	client, err := s.main.connection.Client()
 	if err != nil {
@@ -290,8 +311,13 @@ func (s *Store) Run(ctx context.Context, script string, keys, args []string) ([]
 	for i, key := range keys {
 		named[i] = s.main.prefix + key
 	}
+	slot := uint16(0)
+	if s.main.cluster && len(named) > 0 {
+		slot = slotOf(named[0])
+	}
+	ctx, done := s.main.queue.of(slot).command(ctx)
 	answer, err := rueidis.NewLuaScript(script).Exec(ctx, client, named, args).AsStrSlice()
-	return answer, s.main.connection.Report(err)
+	return answer, s.main.connection.Report(done(err))
 }
 
 // Forget implements [store.Store]: Redis decides each request. A Redis that loses its data gets no

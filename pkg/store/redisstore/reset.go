@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -72,9 +73,12 @@ func (s *Store) resetKey(ctx context.Context, until time.Time, charge []store.Ch
 		server.seeds.forget(name)
 		commands = append(commands, client.B().Del().Key(name).Build())
 	}
-	for i, result := range client.DoMulti(ctx, commands...) {
+	ctx, done := server.queue.of(s.locate(&charge[0], s.here()).slot).command(ctx)
+	results := client.DoMulti(ctx, commands...)
+	failed := done(results[0].Error())
+	for i, result := range results {
 		n, err := result.AsInt64()
-		if err := server.connection.Report(err); err != nil {
+		if err := server.connection.Report(cmp.Or(failed, err)); err != nil {
 			return 0, fmt.Errorf("resetting %q: %w", charge[0].Key, err)
 		}
 		if i > 0 || charge[0].Limit.Algorithm == algorithms.Concurrency {

@@ -41,7 +41,7 @@ func (l *lossy) restart(t *testing.T) {
 	must.Do(t, l.redis.Stop(parts.Soon(t)))
 	must.Do(t, l.redis.Restart(parts.Soon(t)))
 	for _, s := range l.stores {
-		eventually(t, "an answer after the restart", func() bool { return s.Await(t.Context()) == nil })
+		eventually(t, "an answer after the restart", func() bool { return s.Await(t.Context(), 0) == nil })
 	}
 }
 

@@ -18,9 +18,10 @@ import (
 
 // Reasons why a request was certainly not charged.
 var (
-	errLate    = fmt.Errorf("redis received the request after its deadline, and did not charge it: %w", context.DeadlineExceeded)
-	errStepped = errors.New("redis refused the request as too late: its clock jumped ahead")
-	errClosed  = fmt.Errorf("%w: closed", ErrUnavailable)
+	errLate     = fmt.Errorf("redis received the request after its deadline, and did not charge it: %w", context.DeadlineExceeded)
+	errStepped  = errors.New("redis refused the request as too late: its clock jumped ahead")
+	errReleased = fmt.Errorf("redis answers nothing, the request waits no longer: %w", context.DeadlineExceeded)
+	errClosed   = fmt.Errorf("%w: closed", ErrUnavailable)
 )
 
 // server is one Redis server or one cluster: its connection, the names of its keys, the state of
@@ -41,6 +42,7 @@ type connection interface {
 	Cluster() bool
 	Steady() bool
 	Nodes() *redis.Nodes
+	Primaries() []string
 	InvalidReplies() uint64
 	EvictedKeys() uint64
 	Restarts() uint64
@@ -56,15 +58,34 @@ func newServer(b *base, n names, target redis.Target, c connection) *server {
 		s.cluster, s.clock, s.tags = true, newClocks(slots), sync.OnceValue(tagsOfSlots)
 	}
 	s.queue = &queue{server: s, fenced: make(map[uint64]int)}
+	s.queue.byNode.Store(new([]*nodeQueue))
 	return s
+}
+
+// primaries returns the names of the nodes by number; "": there is no such node. Without known nodes
+// the server has one.
+func (s *server) primaries() []string {
+	if all := s.connection.Primaries(); len(all) > 0 {
+		return all
+	}
+	return []string{s.target.LogValue().String()}
+}
+
+// nodeOf returns the number of the node of a slot; 0 as long as the nodes are not known.
+func (s *server) nodeOf(slot uint16) int {
+	if nodes := s.connection.Nodes(); nodes != nil {
+		return int(nodes[slot])
+	}
+	return 0
 }
 
 // execute sends batches to Redis, together, and ends their calls. execute waits for answers as long
 // as a caller does, and at least for the timeout. An answer until then shows that Redis is there,
 // also if it comes too late for callers. If patient, execute waits for longestLife at least: such
-// an answer still tells which calls Redis has applied. execute reports whether a batch was
-// answered, or could not be sent. A connection that ends is no answer.
-func (s *server) execute(batches []*batch, patient bool) (heard bool) {
+// an answer still tells which calls Redis has applied. Otherwise the release of the flight ends the
+// wait. execute reports whether a batch was answered, or could not be sent. A connection that ends
+// is no answer.
+func (s *server) execute(f *flight, batches []*batch, patient bool) (heard bool) {
 	begun := time.Now()
 	end := begun.Add(s.timeout)
 	for _, b := range batches {
@@ -89,19 +110,26 @@ func (s *server) execute(batches []*batch, patient bool) (heard bool) {
 		}
 		return true
 	}
-	s.pulse.begin()
+	p := &f.node.pulse
+	life := max(s.timeout, longestLife, 2*p.usually())
+	if !patient {
+		life = p.flownLife()
+		f.release.Store(&cancel)
+	}
+	p.begin()
 	answered := false // or refused, by a connection that has ended
-	defer func() { s.pulse.end(answered && !time.Now().After(end)) }()
+	defer func() { p.end(answered && !time.Now().After(end)) }()
 	commands := make([]rueidis.Completed, len(batches))
 	for i, b := range batches {
+		b.life = life
 		commands[i] = s.evalsha(client, b, begun)
 	}
 	results := client.DoMulti(ctx, commands...)
 	for i, b := range batches { // one node of a cluster may be away
 		err := results[i].NonRedisError()
-		answered = answered || !errors.Is(err, context.DeadlineExceeded)
+		answered = answered || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
 		heard = heard || err == nil || errors.Is(err, ErrUnavailable)
-		s.conclude(ctx, client, b, results[i], begun, end)
+		s.conclude(ctx, client, b, results[i], p, begun, end)
 	}
 	return heard
 }
@@ -122,7 +150,9 @@ func (s *server) request(b *batch, begun time.Time) string {
 // A value that the script has not written fails only the requests for its key. Calls that came too
 // late are sent again if their callers still wait. An answer after end is no sign that Redis is
 // there.
-func (s *server) conclude(ctx context.Context, client rueidis.Client, b *batch, result rueidis.RedisResult, begun, end time.Time) {
+func (s *server) conclude(
+	ctx context.Context, client rueidis.Client, b *batch, result rueidis.RedisResult, p *pulse, begun, end time.Time,
+) {
 	for attempt, late := 0, 0; ; attempt++ {
 		reply, err := result.ToString()
 		said, is := rueidis.IsRedisErr(err)
@@ -132,10 +162,13 @@ func (s *server) conclude(ctx context.Context, client rueidis.Client, b *batch, 
 			result = client.Do(ctx, s.eval(client, b, begun))
 			continue
 		case (foreign(err) || moving) && len(b.all) > 1:
-			s.isolate(ctx, client, b, begun, end)
+			s.isolate(ctx, client, b, p, begun, end)
 			return
 		case moving:
 			b.end(fmt.Errorf("%w now: its keys move between two nodes: %w", store.ErrLimit, err), false)
+			return
+		case errors.Is(err, context.Canceled):
+			b.end(errReleased, false)
 			return
 		default:
 			b.end(s.connection.Report(err), unapplied(err))
@@ -148,7 +181,7 @@ func (s *server) conclude(ctx context.Context, client rueidis.Client, b *batch, 
 		}
 		now := time.Now()
 		if !now.After(end) {
-			s.pulse.answered(now, now.Sub(begun))
+			p.answered(now, begun)
 		}
 		stepped := s.learn(b.slot(), us, begun, now)
 		if !tooLate {
@@ -176,6 +209,7 @@ func (s *server) again(b *batch, stepped bool, begun, now time.Time, giveUp bool
 		err = fmt.Errorf("%w: refused %v after it was sent", errLate, now.Sub(begun).Round(100*time.Microsecond))
 	}
 	rest := newBatch(s)
+	rest.life = max(b.life, 2*now.Sub(begun))
 	for c := range b.calls {
 		c.next = nil
 		waits := now.Before(c.until) || c.until.IsZero() && stepped // the outbox sends its calls again by itself
@@ -213,13 +247,14 @@ func unapplied(err error) bool {
 	return errors.Is(err, ErrUnavailable)
 }
 
-func (s *server) isolate(ctx context.Context, client rueidis.Client, b *batch, begun, end time.Time) {
+func (s *server) isolate(ctx context.Context, client rueidis.Client, b *batch, p *pulse, begun, end time.Time) {
 	for _, g := range b.all {
 		alone := newBatch(s)
+		alone.life = b.life
 		for c := range (&batch{all: []group{g}}).calls {
 			alone.add(c)
 		}
-		s.conclude(ctx, client, alone, client.Do(ctx, s.evalsha(client, alone, begun)), begun, end)
+		s.conclude(ctx, client, alone, client.Do(ctx, s.evalsha(client, alone, begun)), p, begun, end)
 	}
 }
 
@@ -263,7 +298,7 @@ func (s *server) deadline(b *batch, begun time.Time) int64 {
 	}
 	timeout := max(s.timeout, longestLife) // the outbox waits as long
 	if !b.until.IsZero() {
-		timeout = min(b.until.Sub(begun), max(timeout, longestLife, 2*s.pulse.usually()))
+		timeout = min(b.until.Sub(begun), b.life)
 	}
 	return at + timeout.Microseconds() + clockSlack.Microseconds()
 }

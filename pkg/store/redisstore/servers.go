@@ -85,6 +85,94 @@ func (s *servers) connected() bool {
 	return false
 }
 
+// Shard implements [store.Remote]. A shard is a server, or a primary of a cluster.
+func (s *servers) Shard(c *store.Charge) int {
+	if s.seconds == nil && !s.main.cluster {
+		return 0
+	}
+	where := s.locate(c, s.here())
+	return s.numberOf(where)
+}
+
+// numberOf returns the number of the shard of a location.
+func (s *servers) numberOf(l location) int {
+	switch n := l.server.nodeOf(l.slot); {
+	case s.seconds == nil:
+		return n
+	case l.server == s.seconds:
+		return 2*n + 1
+	default:
+		return 2 * n
+	}
+}
+
+// shardOf returns the server of a shard, and the number of its node there.
+func (s *servers) shardOf(shard int) (of *server, node int) {
+	switch {
+	case s.seconds == nil:
+		return s.main, shard
+	case shard%2 == 1:
+		return s.seconds, shard / 2
+	default:
+		return s.main, shard / 2
+	}
+}
+
+func (s *servers) queueOf(shard int) *nodeQueue {
+	server, node := s.shardOf(shard)
+	return server.queue.node(node)
+}
+
+// Shards implements [store.Remote].
+func (s *servers) Shards() (names []string) {
+	for server := range s.all() {
+		n := 0
+		for node, name := range server.primaries() {
+			if name == "" {
+				continue
+			}
+			if n = node; s.seconds != nil {
+				n *= 2
+			}
+			if server == s.seconds {
+				n++
+			}
+			for n >= len(names) {
+				names = append(names, "")
+			}
+			names[n] = name
+		}
+	}
+	return names
+}
+
+// Health implements [store.Remote].
+func (s *servers) Health(shard int) store.Health {
+	h := s.queueOf(shard).pulse.health()
+	h.Fleet, h.Share, h.Told = s.fleetSize(), s.shareNow(), s.told.Load()
+	return h
+}
+
+// Silences implements [store.Remote].
+func (s *servers) Silences() <-chan struct{} { return s.silences }
+
+// Release implements [store.Remote].
+func (s *servers) Release(shard int) (released int) { return s.queueOf(shard).release() }
+
+// answerNothing reports whether all nodes that were asked are silent.
+func (s *servers) answerNothing() bool {
+	asked := false
+	for server := range s.all() {
+		for _, n := range *server.queue.byNode.Load() {
+			if at := n.pulse.heard.Load(); !n.pulse.silent.Load() && at > 0 {
+				return false
+			}
+			asked = asked || n.pulse.silent.Load()
+		}
+	}
+	return asked
+}
+
 // reach says whether hits can be sent to a server.
 type reach uint8
 
@@ -100,7 +188,7 @@ func (s *servers) reach(c *store.Charge, at algorithms.Instant) reach {
 	switch _, err := where.server.client(); {
 	case err != nil:
 		return nobody
-	case s.Health(nil).Silent > 0 || where.server.queue.silent(where.slot):
+	case where.server.queue.silent(where.slot):
 		return silent
 	}
 	return answering

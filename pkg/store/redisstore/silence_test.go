@@ -63,7 +63,7 @@ func TestAnIdleRedisIsNotSilent(t *testing.T) {
 		f.hang(0)
 		taking(t, s, c)
 		time.Sleep(time.Hour)
-		if silent := s.Health(nil).Silent; silent != 0 {
+		if silent := s.Health(0).Silent; silent != 0 {
 			t.Errorf("silent for %v; want 0", silent)
 		}
 	})

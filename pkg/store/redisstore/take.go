@@ -84,7 +84,7 @@ func (s *Store) mayFly(w *wait, now time.Time) bool {
 			return false
 		}
 	}
-	return until.Sub(now) >= s.timeout && !server.cluster && server.connection.Steady() && !s.pulse.missed(now)
+	return until.Sub(now) >= s.timeout && !server.cluster && server.connection.Steady() && !s.missed(now) && server.queue.node(0).pulse.prompt(now)
 }
 
 func (s *Store) taken(t *transaction, to *store.Transaction) {

@@ -137,8 +137,8 @@ func TestTransactionsTakenTogetherByManyCallers(t *testing.T) {
 		q := s.main.queue
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		if l := q.nodeQueueLocked(0); l.under != 0 || len(l.waiting) != 0 || len(q.spare) > mostFlights {
-			t.Errorf("after: %d flights, %d calls that wait, spare memory for %d flights", l.under, len(l.waiting), len(q.spare))
+		if l := q.nodeQueueLocked(0); len(l.flying) != 0 || len(l.waiting) != 0 || len(q.spare) > mostFlights {
+			t.Errorf("after: %d flights, %d calls that wait, spare memory for %d flights", len(l.flying), len(l.waiting), len(q.spare))
 		}
 	})
 }
@@ -154,7 +154,7 @@ func TestTransactionWhoseContextIsCanceledHasItsError(t *testing.T) {
 				taking(t, s, c)
 				f.hang(time.Hour)
 				if !flies {
-					s.pulse.miss()
+					s.miss()
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				time.AfterFunc(time.Millisecond, cancel)

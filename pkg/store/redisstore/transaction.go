@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -19,7 +21,6 @@ type transaction struct {
 	where   location
 	index   []int           // of the charges in the request, if the transaction is a part
 	ctx     context.Context //nolint:containedctx // each transaction has its own; nil: its parts end it
-	wait    *wait           // of the caller
 	number  int             // there
 	over    error           // why the caller waits no longer, and may not read the answer; nil after the end
 	resets  uint64          // of the outbox when the transaction was made
@@ -55,7 +56,8 @@ func (t *transaction) unsent() bool {
 type wait struct {
 	signal chan struct{} // holds a value when ended has some, or a context has ended
 	timer  *time.Timer
-	rings  time.Time // when the timer does; zero: it is stopped
+	rings  time.Time   // when the timer does; zero: it is stopped
+	freed  atomic.Bool // a call may have been released
 
 	mu    sync.Mutex // guards ended
 	ended []*transaction
@@ -87,6 +89,12 @@ func (w *wait) wake() {
 	case w.signal <- struct{}{}:
 	default:
 	}
+}
+
+// release wakes the caller, of which a call was released.
+func (w *wait) release() {
+	w.freed.Store(true)
+	w.wake()
 }
 
 // add adds a transaction, which putAll then puts into a queue. nil is decided already.
@@ -167,24 +175,30 @@ func (w *wait) some(done <-chan struct{}, until time.Time) (ended []*transaction
 	return w.seen
 }
 
-// abandon returns the transactions whose time is over, which the caller then does not wait for. A
-// call that waits in a queue is never sent.
-func (w *wait) abandon(now time.Time) []*transaction {
+// abandon adds to some the transactions whose time is over, or which were released. The caller does
+// not wait for these. A call that waits in a queue is never sent.
+func (w *wait) abandon(some []*transaction, now time.Time) []*transaction {
 	for i, t := range w.all {
 		if t == nil || t.ctx == nil {
 			continue
 		}
 		over := t.ctx.Err()
-		if over == nil && !now.Before(t.until) {
-			over = context.DeadlineExceeded
+		switch {
+		case over != nil:
+			over = notInTime(over)
+		case !now.Before(t.until):
+			over = notInTime(context.DeadlineExceeded)
+		case t.released.Load():
+			over = errReleased
+		default:
+			continue
 		}
-		if over != nil {
-			t.over, w.all[i] = notInTime(over), nil
-			t.status.CompareAndSwap(waiting, abandoned)
-			w.seen = append(w.seen, t)
-		}
+		t.over, w.all[i] = over, nil
+		t.status.CompareAndSwap(waiting, abandoned)
+		some = append(some, t)
 	}
-	return w.seen
+	w.seen = some
+	return some
 }
 
 // next returns when the first of the transactions stops to wait.
@@ -238,12 +252,15 @@ func (s *Store) await(w *wait, over func(some []*transaction)) {
 	whole := true
 	for w.left > 0 {
 		some := w.some(w.cancels(), w.next())
-		if len(some) == 0 {
-			if some = w.abandon(time.Now()); len(some) == 0 {
+		if ended := len(some); ended == 0 || w.freed.Load() {
+			w.freed.Store(false)
+			if some = w.abandon(some, time.Now()); len(some) == 0 {
 				continue
 			}
-			whole = false
-			s.pulse.miss()
+			if len(some) > ended {
+				whole = false
+				s.miss()
+			}
 		}
 		w.left -= len(some)
 		over(some)
@@ -321,6 +338,13 @@ func (u *unanswered) Instead(hits []int64, parts []store.Part) {
 		}
 		t.decidedElsewhere(own)
 	}
+}
+
+// Answered implements [store.Unanswered].
+func (u *unanswered) Answered(shard int) bool {
+	return !slices.ContainsFunc(u.all, func(t *transaction) bool {
+		return t.where.server == nil || t.outcome() != nil && t.outbox.numberOf(t.where) == shard
+	})
 }
 
 // instead is the hits of a charge that were decided elsewhere.

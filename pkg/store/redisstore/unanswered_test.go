@@ -34,7 +34,7 @@ func TestHitsDecidedElsewhereAreChargedOnceTheOutcomeIsKnown(t *testing.T) {
 							s := away(t, f, Options{})
 							c := hit("k", perAge(algorithms.FixedWindow, 10))
 							taking(t, s, c) // teaches the clock
-							s.pulse.miss()  // so that no caller flies itself
+							s.miss()        // so that no caller flies itself
 							f.hang(test.trip - time.Millisecond)
 							one := store.Transaction{Ctx: t.Context(), Charges: []store.Charge{c}, Decisions: make([]algorithms.Decision, 1)}
 							if together {
@@ -120,7 +120,7 @@ func TestInsteadAndTheEndOfACallMeet(t *testing.T) {
 		s := away(t, f, Options{})
 		c := hit("k", perAge(algorithms.FixedWindow, 10))
 		taking(t, s, c)
-		s.pulse.miss() // no caller flies, so that each outcome becomes known
+		s.miss() // no caller flies, so that each outcome becomes known
 		const requests = 2000
 		var waiting sync.WaitGroup
 		f.hang(19 * time.Millisecond)

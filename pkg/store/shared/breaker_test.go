@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/must"
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
 )
 
 func TestAwaitEndsWithTheFirstProbe(t *testing.T) {
@@ -405,40 +407,116 @@ func TestTimeoutDoesNotOpenAHalfOpenBreakerWhileRoundTripsComplete(t *testing.T)
 	})
 }
 
-func TestSilentPrimaryIsNotAskedThoughNoRequestHasFailed(t *testing.T) {
-	p := &slow{}
-	inBubble(t, setup{FailingFor: defaultFailingFor, Silent: func() time.Duration { return time.Duration(p.silent.Load()) }}, func(r *rig) {
-		p.silent.Store(int64(defaultFailingFor))
-		if !r.hit() {
-			r.t.Error("the primary was not asked")
-		}
+func TestASilentShardIsNotAskedAndItsRequestsAreReleased(t *testing.T) {
+	var silent, released atomic.Int64
+	o := setup{
+		Silent:  func() time.Duration { return time.Duration(silent.Load()) },
+		Release: func(int) int { released.Add(1); return 7 },
+	}
+	inBubble(t, o, func(r *rig) {
+		r.silence <- struct{}{} // of a silence that has ended meanwhile
+		synctest.Wait()
 		r.want(Closed)
-		begun := time.Now()
-		silence := func() { p.silent.Store(int64(40*time.Millisecond + time.Since(begun))) }
-		silence()
-		r.hit()
-		time.Sleep(defaultFailingFor - 1)
-		silence()
-		r.hit()
-		r.want(Closed) // one stall of this process looks the same
-		time.Sleep(2 * time.Nanosecond)
-		silence()
+		silent.Store(int64(65 * time.Millisecond))
+		if !r.hit() {
+			r.t.Error("a request looks for silence itself")
+		}
 		asked := r.primary.asked.Load()
+		r.probeAnswers(errDown)
+		r.silence <- struct{}{}
+		synctest.Wait()
+		r.want(Open)
 		for range 10 {
 			r.hit()
 		}
-		r.want(Open)
 		if got := r.primary.asked.Load(); got != asked {
 			r.t.Errorf("a silent primary was asked %d times", got-asked)
 		}
 		if err := r.Ready(); err == nil || !strings.Contains(err.Error(), "the store has not answered any call for 65ms") {
 			r.t.Errorf("the reason is %v", err)
 		}
-		p.silent.Store(0)
+		r.silence <- struct{}{} // of requests that had passed before
+		synctest.Wait()
+		if stats := r.Stats(); released.Load() != 2 || stats.Released != 14 || stats.Opened != 1 {
+			r.t.Errorf("released %d times: %+v", released.Load(), stats)
+		}
+		if line := r.log.Lines()[1]; !strings.HasSuffix(line, "silent=65ms released=7") {
+			r.t.Errorf("the log says %s", line)
+		}
+		silent.Store(0)
+		r.probeAnswers(nil)
 		time.Sleep(10 * time.Second)
 		r.want(Closed)
 	})
 }
+
+func TestAShardThatIsAwayOpensItsOwnCircuitOnly(t *testing.T) {
+	o := setup{
+		Shards: []string{"a", "b", "c"}, Sick: 1,
+		Shard: func(c *store.Charge) int { return int(c.Key[0] - 'a') },
+	}
+	inBubble(t, o, func(r *rig) {
+		asks := func(keys ...string) bool {
+			var charges []store.Charge
+			for _, key := range keys {
+				c := charge(key, 5)
+				c.OnError = store.OnErrorAllow
+				charges = append(charges, c)
+			}
+			before := r.primary.asked.Load()
+			must.Get(store.Take(r.t.Context(), r, charges, make([]algorithms.Decision, len(charges))))(r.t)
+			return r.primary.asked.Load() > before
+		}
+		r.probeAnswers(errDown)
+		r.primary.fail(errDown)
+		for range defaultFailures {
+			asks("b")
+		}
+		r.primary.fail(nil)
+		want := func(states ...State) {
+			r.t.Helper()
+			for i, s := range r.Stats().Shards {
+				if s.State != states[i] {
+					r.t.Errorf("shard %s is %v; want %v", s.Name, s.State, states[i])
+				}
+			}
+		}
+		synctest.Wait()
+		want(Closed, Open, Closed)
+		if r.want(Open); r.Ready() != nil {
+			r.t.Error("not ready, though two shards answer")
+		}
+		if err := r.Away(); err == nil || !strings.HasPrefix(err.Error(), "b of 3 shards is away since ") {
+			r.t.Errorf("away: %v", err)
+		}
+		if !asks("a") || !asks("c") || !asks("a", "c", "a") || asks("b") || asks("a", "b") || asks("b", "c") {
+			r.t.Error("a shard that answers was not asked, or one that is away was")
+		}
+		if line := r.log.Lines()[3]; !strings.Contains(line, `msg="store is away, limits go by their on_store_error" shard=b`) {
+			r.t.Errorf("the log says %s", line)
+		}
+
+		// A request of several shards counts for each shard as that one answered.
+		r.primary.fail(withoutOne{errDown, 2})
+		for range defaultFailures {
+			asks("a", "c")
+		}
+		want(Closed, Open, Open)
+		r.primary.fail(nil)
+		r.probeAnswers(nil)
+		time.Sleep(time.Second)
+		want(Closed, Closed, Closed)
+	})
+}
+
+// withoutOne is the error of a request, to which one shard has given no answer.
+type withoutOne struct {
+	error
+	shard int
+}
+
+func (withoutOne) Instead([]int64, []store.Part) {}
+func (e withoutOne) Answered(shard int) bool     { return shard != e.shard }
 
 func TestAnOutageEndsHalfASecondAfterTheStoreIsBackHoweverLongItWas(t *testing.T) {
 	for _, requests := range []bool{true, false} {

@@ -69,7 +69,7 @@ func (p *play) step(line string) {
 	case "up":
 		link.is.Store(up)
 		link.flush()
-		for !s.breaker.settled() {
+		for c := charge("k", 1); !s.breaker.settled(&c); {
 			time.Sleep(time.Second)
 			synctest.Wait()
 		}

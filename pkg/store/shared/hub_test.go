@@ -209,8 +209,9 @@ type lost struct {
 	hits    []int64 // that the hub has applied
 }
 
-func (*lost) Error() string { return "the answer is lost" }
-func (*lost) Unwrap() error { return context.DeadlineExceeded }
+func (*lost) Error() string     { return "the answer is lost" }
+func (*lost) Unwrap() error     { return context.DeadlineExceeded }
+func (*lost) Answered(int) bool { return false }
 func (e *lost) Instead(hits []int64, parts []store.Part) {
 	k := e.link
 	k.hub.mu.Lock()

@@ -1,6 +1,7 @@
 package shared
 
 import (
+	"slices"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -27,11 +28,11 @@ func (s *Store) answer(q *question, t, answer *store.Transaction) {
 // the caller's. There is nothing to go on from then.
 func (s *Store) unanswered(q *question, t *store.Transaction) {
 	cause := t.Err
-	if t.Err = s.breaker.failed(t.Ctx, q.phase, q.rest, cause); t.Err == nil {
+	if t.Err = s.breaker.failed(t.Ctx, q.phases, cause); t.Err == nil {
 		q.restoreHolders(t.Charges)
 		t.Admitted, t.Err = s.without(q.rest, q.decisions, cause)
 	}
-	q.phase = nil
+	q.phases = q.phases[:0]
 }
 
 // learn enters the holders and the denials of an answer. Leases and the local store learn from the
@@ -43,7 +44,7 @@ func (s *Store) learn(q *question, t *store.Transaction) {
 	if !q.holds {
 		s.learnDenials(q, t.Admitted)
 	}
-	s.breaker.succeeded(q.phase)
+	succeeded(q.phases)
 }
 
 // learnDenials remembers the keys of a denied request, and forgets the keys of an admitted one.
@@ -101,7 +102,7 @@ func (s *Store) learnLease(c *store.Charge, told *store.State, to *algorithms.De
 // there. While other processes may have holders to tell, the local store decides begins by the
 // share of this process. The end of a holder leaves no state.
 func (s *Store) goOn(q *question) {
-	told, telling := false, s.breaker.tells(q.phase)
+	told, telling := false, slices.ContainsFunc(q.phases, (*phase).tells)
 	for n := range q.rest {
 		c := &q.rest[n]
 		if !isLocal(c) || telling && isEnd(c) {

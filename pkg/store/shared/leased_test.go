@@ -355,6 +355,7 @@ type unanswered struct {
 }
 
 func (u unanswered) Instead(hits []int64, _ []store.Part) { u.instead(hits) }
+func (u unanswered) Answered(int) bool                    { return false }
 
 func TestAPartWithoutAnAnswerIsGivenBackUnlessItIsOfABucket(t *testing.T) {
 	for name, want := range map[string]int32{"window": 1, "bucket": 0} {

@@ -3,6 +3,7 @@ package shared
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -96,10 +97,14 @@ type asking struct {
 
 func (a *asking) ask(s *Store) {
 	a.begun = s.now()
-	if !s.breaker.settled() {
-		for _, w := range a.wants {
+	a.wants = slices.DeleteFunc(a.wants, func(w want) bool {
+		settled := s.breaker.settled(&store.Charge{Key: w.key.name, Limit: w.limit})
+		if !settled {
 			s.failed(w, a.begun, nil)
 		}
+		return !settled
+	})
+	if len(a.wants) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

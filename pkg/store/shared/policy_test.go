@@ -145,27 +145,3 @@ func TestChargesOfSeveralPoliciesAreOneTransaction(t *testing.T) {
 		})
 	}
 }
-
-func TestDeniedHitsAreToldWhenThePrimaryIsAskedAgain(t *testing.T) {
-	inBubbleAway(t, setup{MinOpen: 10 * time.Second}, func(r *rig) {
-		t := r.t
-		decisions := make([]algorithms.Decision, 1)
-		retry := func() time.Duration {
-			must.Get(store.Take(t.Context(), r, []store.Charge{policy(charge("k", 3), store.OnErrorDeny)}, decisions))(t)
-			return decisions[0].RetryAfter
-		}
-		due := time.Until(r.breaker.phase.Load().next)
-		for ; due > 0; due -= 100 * time.Millisecond {
-			got := retry()
-			if got%time.Second != 0 || got < due || got >= due+time.Second && got != time.Second {
-				t.Fatalf("retry after %v with the next probe in %v; want that in whole seconds, at least one", got, due)
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
-		r.halfOpen()
-		r.primary.fail(errDown)
-		if got := retry(); got < 7500*time.Millisecond {
-			t.Errorf("retry after %v as the breaker opens again; want the wait until the next probe", got)
-		}
-	})
-}

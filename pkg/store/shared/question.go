@@ -17,7 +17,7 @@ type question struct {
 	indexes     []int                 // of rest, in the transaction's charges
 	generations []uint64              // of the shards of rest, before the question
 	holds       bool                  // a charge has a holder
-	phase       *phase                // of the breaker; nil: the remote store is not asked
+	phases      []*phase              // of the breaker; empty: the remote store is not asked
 	span        func(error)
 
 	leases bool       // the transaction has to do with leases; only then the next two are set
@@ -33,7 +33,7 @@ type question struct {
 // newQuestion returns the question about a transaction. Give the question back by finish.
 func (s *Store) newQuestion(index int, t *store.Transaction) *question {
 	q, _ := s.questions.Get().(*question)
-	q.index, q.phase, q.holds = index, nil, store.Holds(t.Charges)
+	q.index, q.phases, q.holds = index, q.phases[:0], store.Holds(t.Charges)
 	if q.leases = !q.holds && s.mayLease(t.Charges); q.leases {
 		s.split(q, t)
 	} else {
@@ -141,10 +141,11 @@ func (s *Store) finish(q *question, t *store.Transaction) {
 			}
 		}
 	}
-	if q.phase != nil {
+	if len(q.phases) > 0 {
 		s.goOn(q)
 	}
 	clear(q.rest) // releases the keys
+	clear(q.phases)
 	q.rest, q.indexes, q.generations = q.rest[:0], q.indexes[:0], q.generations[:0]
 	q.from, q.paid, q.decisions = q.from[:0], q.paid[:0], nil
 	if len(q.known) > 0 {

@@ -69,6 +69,7 @@ type rig struct {
 	local   *memstore.Store
 	asking  atomic.Pointer[func(context.Context) error] // the probe
 	probes  atomic.Int64
+	silence chan struct{}
 	log     logtest.Log
 }
 
@@ -81,7 +82,8 @@ func newRig(tb testing.TB, o setup) *rig {
 	tb.Helper()
 	local := must.Get(memstore.New(memstore.Options{SweepInterval: 10 * time.Minute}))(tb)
 	tb.Cleanup(local.Close)
-	r := &rig{primary: &scripted{}, local: local}
+	r := &rig{primary: &scripted{}, local: local, silence: make(chan struct{}, 1)}
+	o.Silences = r.silence
 	r.t, _ = tb.(*testing.T)
 	if o.Probe == nil {
 		o.Probe = func(context.Context) error { return nil }
@@ -184,6 +186,11 @@ type setup struct {
 	Probe            func(context.Context) error
 	Answered         func() time.Time
 	Silent           func() time.Duration
+	Silences         chan struct{}
+	Shards           []string
+	Shard            func(c *store.Charge) int
+	Sick             int // the shard of Probe, Answered and Silent
+	Release          func(shard int) int
 	Fleet            func() int
 	Share            func() store.Share
 	Told             func() bool
@@ -225,7 +232,33 @@ func (r remote) Now(algorithms.Limit) algorithms.Instant {
 	return algorithms.Instant(time.Now().UnixNano())
 }
 
-func (r remote) Health([]store.Charge) (h store.Health) {
+func (r remote) Shards() []string {
+	if r.of.Shards == nil {
+		return []string{"one"}
+	}
+	return r.of.Shards
+}
+
+func (r remote) Shard(c *store.Charge) int {
+	if r.of.Shard != nil {
+		return r.of.Shard(c)
+	}
+	return 0
+}
+
+func (r remote) Silences() <-chan struct{} { return r.of.Silences }
+
+func (r remote) Release(shard int) int {
+	if r.of.Release != nil {
+		return r.of.Release(shard)
+	}
+	return 0
+}
+
+func (r remote) Health(shard int) (h store.Health) {
+	if shard != r.of.Sick {
+		return h
+	}
 	if r.of.Answered != nil {
 		h.Answered = r.of.Answered()
 	}
@@ -242,8 +275,8 @@ func (r remote) Health([]store.Charge) (h store.Health) {
 	return h
 }
 
-func (r remote) Await(ctx context.Context) error {
-	if r.of.Probe != nil {
+func (r remote) Await(ctx context.Context, shard int) error {
+	if r.of.Probe != nil && shard == r.of.Sick {
 		return r.of.Probe(ctx)
 	}
 	return nil

@@ -143,7 +143,7 @@ func applied(c *store.Charge, d *algorithms.Decision, admitted bool) int64 {
 
 // share returns the share of this process in each limit.
 func (b *breaker) share() store.Share {
-	h := b.Remote.Health(nil)
+	h := b.Remote.Health(0)
 	if h.Share.To == 0 {
 		h.Share.To = uint32(store.Circle / max(1, h.Fleet))
 	}

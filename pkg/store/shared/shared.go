@@ -181,11 +181,11 @@ func New(o Options) (*Store, error) {
 		running.Go(func() { s.askForLeases(ctx) })
 	}
 	running.Go(func() { s.sweep(ctx) })
-	first := s.breaker.phase.Load()
-	running.Go(func() { s.breaker.watch(ctx, first) })
+	s.breaker.start()
 	s.stop = sync.OnceFunc(func() {
 		cancel()
 		running.Wait()
+		s.breaker.close()
 		s.recall()
 	})
 	return s, nil
@@ -199,12 +199,7 @@ func (s *Store) Close() { s.stop() }
 // Await waits until the remote store has answered once, or has failed, and fails only when ctx ends
 // before that.
 func (s *Store) Await(ctx context.Context) error {
-	select {
-	case <-s.breaker.answered:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return s.breaker.await(ctx)
 }
 
 // now returns the instant by the clock of allotments.
@@ -216,14 +211,14 @@ func (s *Store) askAlone(ctx context.Context, charges []store.Charge, remote fun
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	p := s.breaker.enter(charges)
-	if p == nil {
+	in := s.breaker.enter(charges, nil)
+	if in == nil {
 		return false, nil
 	}
 	if err := remote(); err != nil {
-		return false, s.breaker.failed(ctx, p, charges, err)
+		return false, s.breaker.failed(ctx, in, err)
 	}
-	s.breaker.succeeded(p)
+	succeeded(in)
 	return true, nil
 }
 
@@ -305,7 +300,7 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) (forgotten in
 		return forgotten, err
 	}
 	if cause == nil { // nobody asked
-		cause = cmp.Or(s.breaker.phase.Load().reason, errUnasked)
+		cause = s.breaker.reason(charges)
 	}
 	if err != nil {
 		return local, errors.Join(fmt.Errorf("reset the store: %w", cause), err)

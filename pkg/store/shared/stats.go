@@ -10,9 +10,12 @@ import (
 
 // Stats is the store's metrics at one moment.
 type Stats struct {
-	State    State
-	Since    time.Time // of the last change of state
-	Opened   uint64    // times that the breaker opened, also after a first call of Await that failed
+	State    State     // of the shard that answers worst
+	Since    time.Time // of its last change of state
+	Shards   []Shard
+	Opened   uint64        // times that a circuit of the breaker opened, also after a first call of Await that failed
+	Released uint64        // requests that waited no longer for a shard, when its circuit opened
+	Silent   time.Duration // sum of the times for which shards were silent before their circuits opened
 	Failures Failures
 	Decided  Decided
 	Without  uint64 // requests with charges that were decided without the remote store
@@ -23,6 +26,13 @@ type Stats struct {
 
 	Denials Denials
 	Leases  Leases
+}
+
+// Shard is the state of the circuit of one shard of the remote store.
+type Shard struct {
+	Name  string
+	State State
+	Since time.Time // of the last change of state
 }
 
 // Failures counts requests that the remote store failed, by cause. Calls of Await do not count.
@@ -67,6 +77,8 @@ type metrics struct {
 	without, carried, holders   atomic.Uint64
 	divided, denied             atomic.Uint64
 	refused, failed             atomic.Uint64
+	released                    atomic.Uint64
+	silent                      atomic.Int64 // nanoseconds
 }
 
 func (m *metrics) add(n Decided) {
@@ -93,16 +105,19 @@ func (m *metrics) countFailure(err, unavailable error) {
 	}
 }
 
-// State returns the breaker's state.
-func (s *Store) State() State { return s.breaker.phase.Load().state }
+// State returns the state of the shard that answers worst.
+func (s *Store) State() State { return s.breaker.worst().state }
 
 // Stats returns the store's metrics.
 func (s *Store) Stats() Stats {
-	p, m := s.breaker.phase.Load(), &s.metrics
+	p, m := s.breaker.worst(), &s.metrics
 	return Stats{
 		State:    p.state,
 		Since:    p.since,
-		Opened:   p.opened,
+		Shards:   s.breaker.shards(),
+		Opened:   s.breaker.opened(),
+		Released: m.released.Load(),
+		Silent:   time.Duration(m.silent.Load()),
 		Failures: Failures{Timeout: m.timeout.Load(), Unavailable: m.unavailable.Load(), Other: m.other.Load()},
 		Decided:  Decided{Local: m.local.Load(), Allow: m.allow.Load(), Deny: m.deny.Load()},
 		Without:  m.without.Load(),
@@ -142,12 +157,31 @@ func (s *Store) leases() Leases {
 	return all
 }
 
-// Ready returns nil when the breaker is closed or half-open. When it is open the error says since
-// when and wraps the last reason.
+// Ready returns nil when a shard's circuit is closed or half-open. When all are open the error says
+// since when, and wraps the last reason.
 func (s *Store) Ready() error {
-	p := s.breaker.phase.Load()
-	if p.state != Open {
-		return nil
+	if p := s.breaker.best(); p.state == Open {
+		return fmt.Errorf("the store is %w", p.awaySince())
 	}
-	return fmt.Errorf("the store is away since %s: %w", p.since.UTC().Format(time.RFC3339), p.reason)
+	return nil
+}
+
+// Away returns nil when no shard's circuit is open. Else the error has each shard that is away, and
+// why.
+func (s *Store) Away() error {
+	if err := s.Ready(); err != nil {
+		return err
+	}
+	var all []error
+	names := s.remote.Shards()
+	for shard, p := range s.breaker.phases() {
+		if p.state == Open && shard < len(names) {
+			all = append(all, fmt.Errorf("%s of %d shards is %w", names[shard], len(names), p.awaySince()))
+		}
+	}
+	return errors.Join(all...)
+}
+
+func (p *phase) awaySince() error {
+	return fmt.Errorf("away since %s: %w", p.since.UTC().Format(time.RFC3339), p.reason)
 }

@@ -13,8 +13,9 @@ func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision)
 	if admitted, decided = s.near(charges, decisions); decided {
 		return admitted, true
 	}
-	if p := s.breaker.enterTransaction(charges); p != nil {
-		p.leave() // the remote store would decide: the caller must wait
+	var few [4]*phase
+	if in := s.breaker.enterTransaction(charges, few[:0]); in != nil {
+		leave(in) // the remote store would decide: the caller must wait
 		return false, false
 	}
 	admitted, err := s.without(charges, decisions, nil)
@@ -60,7 +61,7 @@ func (r *round) decide(index int, t *store.Transaction) (decided bool) {
 	}
 	q := s.newQuestion(index, t)
 	if !s.denyRest(q, t) {
-		if q.phase = s.breaker.enterTransaction(q.rest); q.phase != nil {
+		if q.phases = s.breaker.enterTransaction(q.rest, q.phases[:0]); len(q.phases) > 0 {
 			r.ask(q, t)
 			return false
 		}

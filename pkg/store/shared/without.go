@@ -148,12 +148,9 @@ func deniedByPolicy(c *store.Charge) bool {
 // decideByPolicy decides the charges with Allow and Deny. A charge that the local store has decided
 // keeps its decision; its Remaining becomes the share of this process.
 func (s *Store) decideByPolicy(charges []store.Charge, decisions []algorithms.Decision, share store.Share) {
-	var wait time.Duration
+	const wait = time.Second // the store is asked again before
 	for i := range charges {
 		c := &charges[i]
-		if c.OnError == store.OnErrorDeny && wait == 0 {
-			wait = s.breaker.untilAsked()
-		}
 		switch {
 		case isLocal(c):
 			decisions[i].Remaining /= price(c, share)

@@ -38,7 +38,8 @@ var (
 
 const (
 	minBackoff = 100 * time.Millisecond
-	maxBackoff = 5 * time.Second
+	maxBackoff = 400 * time.Millisecond // so that Redis is used again half a second after it is back
+	unfitWait  = 5 * time.Second        // after an error that an operator must mend
 
 	remakeAfter   = 10 * time.Second       // of nothing but errors: then Conn makes a new client
 	checkInterval = 500 * time.Millisecond // between checks of all nodes after failed commands
@@ -200,7 +201,7 @@ func (c *Conn) run() {
 		c.endFirst(err)
 		wait := backoff(attempt)
 		if isUnfit(err) {
-			wait = maxBackoff // an operator must act
+			wait = unfitWait
 		}
 		pause(c.ctx, wait)
 	}
@@ -307,8 +308,8 @@ func (c *Conn) renew(s *session, broken bool) *session {
 // dial at once.
 func backoff(failures int) time.Duration {
 	d := maxBackoff
-	if failures < 6 {
-		d = min(d, minBackoff<<failures)
+	if failures < 2 {
+		d = minBackoff << failures
 	}
 	return d/2 + rand.N(d/2)
 }

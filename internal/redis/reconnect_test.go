@@ -33,6 +33,15 @@ func TestServerThatAppearsLaterIsFound(t *testing.T) {
 	}
 }
 
+// A fleet uses its shares until each Weir has dialed Redis again.
+func TestAServerIsDialedAgainWithinHalfASecondHoweverLongItWasAway(t *testing.T) {
+	for failures := range 1000 {
+		if wait := backoff(failures); wait < minBackoff/2 || wait >= 400*time.Millisecond {
+			t.Fatalf("after %d failures: %v", failures, wait)
+		}
+	}
+}
+
 func TestRestartedServerIsReconnectedAndLoggedOnce(t *testing.T) {
 	t.Parallel()
 	for _, traffic := range []bool{true, false} {

@@ -10,8 +10,8 @@ import (
 	"github.com/weirproxy/weir/internal/spelling"
 )
 
-// warn logs what an environment leaves out, or may have misspelled. The service starts all the
-// same: platforms pass variables of others.
+// warn logs a missing Redis, and variables that may be misspelled. The service starts all the same:
+// platforms pass variables of others.
 func warn(logger *slog.Logger, environ []string, backend string) {
 	given := make(map[string]string, len(environ))
 	for _, pair := range environ {

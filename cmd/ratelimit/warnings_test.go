@@ -28,7 +28,7 @@ func TestAnEnvironmentThatMeansSomethingElseIsLogged(t *testing.T) {
 		"a wrong URL":   {[]string{"REDIS_URI=redis:6379"}, []string{inMemory, "REDIS_URI REDIS_URL"}},
 		"lower case":    {[]string{"redis_url=redis:6379"}, []string{inMemory, "redis_url REDIS_URL"}},
 		"two letters":   {[]string{"REDIS_ULR=redis:6379", "REDIS_TPYE=CLUSTER"}, []string{inMemory, "REDIS_TPYE REDIS_TYPE", "REDIS_ULR REDIS_URL"}},
-		"ours":          {[]string{"BACKEND_TYPE=memory", "WEIR_FLEETSIZE=4", "WEIR_COLOUR=blue"}, []string{"WEIR_COLOUR", "WEIR_FLEETSIZE WEIR_FLEET_SIZE"}},
+		"ours":          {[]string{"BACKEND_TYPE=memory", "WEIR_FLEETSIZE=4", "WEIR_COLOR=blue"}, []string{"WEIR_COLOR", "WEIR_FLEETSIZE WEIR_FLEET_SIZE"}},
 		"of a platform": {append([]string{"BACKEND_TYPE=memory"}, pod...), nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -133,7 +133,7 @@ func (o *outbox) clocks() owed.Clocks { return owed.Clocks{Redis: o.nowOf(false)
 // owedOf returns the hits of a key that matter at an instant by the key's clock. The answer of
 // Redis at that instant does not have them.
 func (o *outbox) owedOf(c *store.Charge, now algorithms.Instant) (hits int64) {
-	if o.keys.Load() > 0 {
+	if o.keys.Load()+o.holders.Load() > 0 {
 		o.in(c.Key, func(b *owed.Book) { hits = b.Owed(c, now) })
 	}
 	return hits

@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
@@ -102,14 +101,9 @@ func newCircuit(b *breaker, shard int, first bool) *circuit {
 	return c
 }
 
-const (
-	// tellingSlack is the time in which a process charges its hits after it has found out that the
-	// store is back.
-	tellingSlack = time.Second
-	// tellingPeriod is the shortest period of limits that wait for the hits of other processes. In
-	// a shorter one few of these hits matter.
-	tellingPeriod = time.Minute
-)
+// tellingSlack is the time in which a process charges its hits after it has found out that the store
+// is back.
+const tellingSlack = time.Second
 
 // tells reports whether other processes may still have hits of an outage that the store has not
 // counted.
@@ -123,13 +117,11 @@ func (p *phase) tells() bool {
 	return p.telling.Load()
 }
 
-// outlast reports whether hits of an outage matter to all charges of a request long after the
-// outage. The local store then decides them. Holders of slots matter until their end. The end of a
-// holder is for the remote store.
+// outlast reports whether the local store decides all charges of a request until all processes have
+// told their hits of an outage. The end of a holder is for the remote store.
 func outlast(charges []store.Charge) bool {
 	for i := range charges {
-		c := &charges[i]
-		if !isLocal(c) || isEnd(c) || c.Limit.Period < tellingPeriod && c.Limit.Algorithm != algorithms.Concurrency {
+		if c := &charges[i]; !isLocal(c) || isEnd(c) {
 			return false
 		}
 	}

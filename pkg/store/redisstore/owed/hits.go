@@ -71,8 +71,13 @@ func (b *Book) Settle(h *Hits, hits int64) {
 }
 
 // Owed returns the hits of a key that matter at an instant, and that the answer of Redis at that
-// instant does not have.
+// instant does not have: also those of holders that have begun.
 func (b *Book) Owed(c *store.Charge, now algorithms.Instant) (hits int64) {
+	for _, h := range b.holders[string(c.Key)] {
+		if h.name.algorithm == c.Limit.Algorithm && h.name.period == c.Limit.Period {
+			hits += h.begun()
+		}
+	}
 	for _, h := range b.hits[string(c.Key)] {
 		if l := h.charge.Limit; l.Algorithm == c.Limit.Algorithm && l.Period == c.Limit.Period && now < h.ends() {
 			hits += max(h.waiting(now), 0) + h.under
@@ -254,7 +259,7 @@ func (h *Hits) told(b *Book, t *Telling, o Outcome, now Clocks) {
 	}
 	switch again := o != Applied && r == nil && !b.closed; {
 	case again && t.level.added > 0:
-		h.level.again(t.level, t.after, h.now(now))
+		h.level.again(t.level, t.after, t.positive(), h.now(now))
 	case o == Applied && t.level.added > 0:
 		b.counts.Expired += uint64(t.level.added - min(t.level.added, t.positive()))
 	}

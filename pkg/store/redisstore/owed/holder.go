@@ -84,6 +84,14 @@ func (b *Book) newHolder(c *store.Charge) *Holder {
 	return h
 }
 
+// begun returns the hits that the holder holds once Redis has been told.
+func (h *Holder) begun() int64 {
+	if last := h.events[len(h.events)-1]; last.hold.Phase == algorithms.HoldBegun {
+		return last.hits
+	}
+	return 0
+}
+
 // Knows reports whether events of the holder of a charge wait or are on the way.
 func (b *Book) Knows(c *store.Charge) bool { return b.holders[string(c.Key)][nameOf(c)] != nil }
 

@@ -83,18 +83,21 @@ func (v *level) tell(now algorithms.Instant) (hits int64) {
 	return hits
 }
 
-// again puts hits back that tell has returned, less what was gained since. was is the level before
-// tell, and after the hits that Redis was told of with it.
-func (v *level) again(was level, after algorithms.State, now algorithms.Instant) {
+// again puts hits back that tell has returned. was is the level before tell, and after the hits
+// that Redis was told of with it.
+func (v *level) again(was level, after algorithms.State, hits int64, now algorithms.Instant) {
 	switch {
-	case v.told != after || v.limit != was.limit: // a later call has told hits
+	case v.limit != was.limit:
 		v.take(now, was.left(now))
-		v.added = min(v.added+was.added, mostSum)
-	case v.added == 0:
+	case v.told == after && v.added == 0:
 		*v = was // without the rounding
-	default:
-		v.told, v.added = was.told, min(v.added+was.added, mostSum)
+		return
+	case v.told == after:
+		v.told = was.told
+	default: // a later call has told hits, too: without these, they may have been gained in part
+		v.told, _ = algorithms.Take(v.limit, v.told, now, -min(hits, algorithms.MaxHits), false)
 	}
+	v.added = min(v.added+was.added, mostSum)
 }
 
 func used(l algorithms.Limit, s algorithms.State, now algorithms.Instant) int64 {

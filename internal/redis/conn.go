@@ -171,7 +171,7 @@ func (c *Conn) Close() {
 	c.state.Store(&state{err: errClosed})
 }
 
-// A server that accepts connections and closes them, and a node of a cluster that comes and goes,
+// A server may accept connections and close them, and a node of a cluster may come and go. Both
 // cause so many lines at once, and then one in that time.
 const (
 	linesAtOnce = 20

@@ -4,8 +4,11 @@
 // second. The process must live on, below a stated ceiling of memory. Each honest request must get
 // an answer, and no answer may be wrong.
 //
+// A trap is no load: a file, another process or a peer that lies in the way of the program. Traps
+// are rows of tables, too.
+//
 // The attacks are rows of tables: messages, headers, floods, slow peers, connections, pages, keys,
-// the admin service, a Unix socket and a hostile Redis. SECURITY.md names each attack and the bound
+// the admin service, a Unix socket and a hostile Redis. SECURITY.md names each attack and each trap, and the bound
 // that holds; a test compares the page with the tables.
 //
 // Without more each attack takes less than a second and meets a store of 20 000 keys. With the

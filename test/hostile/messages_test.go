@@ -32,6 +32,13 @@ func messageAttacks() []attack {
 			run:   gzipBombs,
 		},
 		{
+			name:  "most_charges",
+			how:   "4 connections with 50 streams send 102 descriptors with long values for a rule with 40 limits, and 103",
+			bound: "4096 charges, `--max-bytes-in-flight`",
+			fresh: true,
+			run:   mostCharges,
+		},
+		{
 			name:  "most_descriptors",
 			how:   "4 connections with 50 streams send as many descriptors as a request may have",
 			bound: "`--max-request-bytes`, 1000 descriptors",
@@ -71,4 +78,22 @@ func (a *assault) thousand(from, width int) []byte {
 func mostDescriptors(a *assault) {
 	body := a.thousand(0, 40) // 58 KB
 	a.calls(4, 50, method, func(context.Context) io.Reader { return bytes.NewReader(body) })
+}
+
+// mostCharges sends requests of 4080 charges with keys of 500 bytes, and of 4120, which are refused.
+func mostCharges(a *assault) {
+	of := func(descriptors int) []byte {
+		entries := make([]entry, descriptors)
+		for i := range entries {
+			entries[i] = entry{"many", fmt.Sprintf("%d-%s", i, strings.Repeat("v", 500))}
+		}
+		return a.encode(request(1, entries...))
+	}
+	most, more := of(102), of(103)
+	a.calls(4, 50, method, func(context.Context) io.Reader {
+		if a.attempts.Load()%4 == 0 {
+			return bytes.NewReader(more)
+		}
+		return bytes.NewReader(most)
+	})
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// The table of SECURITY.md has a row for each attack, in order. UPDATE=1 writes the rows.
+// The table of SECURITY.md has a row for each attack and each trap, in order. UPDATE=1 writes the rows.
 func TestTheSecurityPageNamesEachAttackAndItsBound(t *testing.T) {
 	root, err := parts.Root()
 	if err != nil {
@@ -33,6 +33,9 @@ func TestTheSecurityPageNamesEachAttackAndItsBound(t *testing.T) {
 		if row.bound == "" {
 			t.Errorf("%s: names no bound", row.name)
 		}
+		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s |", row.name, row.how, row.bound))
+	}
+	for _, row := range traps() {
 		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s |", row.name, row.how, row.bound))
 	}
 	want := strings.Join(rows, "\n")

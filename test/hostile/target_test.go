@@ -35,6 +35,16 @@ descriptors:
     rate_limit: {algorithm: sliding_window_log, unit: hour, requests_per_unit: 1000}
 `
 
+// manyLimits is a rule for `many` with as many limits as a rule may have. Requests for `many` always pass.
+func manyLimits() string {
+	var b strings.Builder
+	b.WriteString("  - key: many\n    rate_limits:\n")
+	for i := range 40 {
+		fmt.Fprintf(&b, "    - {unit: hour, requests_per_unit: %d}\n", 4294967295-i)
+	}
+	return b.String()
+}
+
 // A target is a running sidecar in a cgroup, and its memory.
 type target struct {
 	*parts.Sidecar
@@ -57,7 +67,7 @@ func start(t *testing.T, more ...string) *target {
 	program := filepath.Join(dir, "sidecar")
 	writeFile(t, program, script, 0o700)
 	file := filepath.Join(dir, "rules.yaml")
-	writeFile(t, file, rules, 0o600)
+	writeFile(t, file, rules+manyLimits(), 0o600)
 	args := slices.Concat([]string{
 		"--rules=" + file, "--grpc-address=127.0.0.1:0", "--grpc-socket=" + filepath.Join(dir, "socket"),
 		"--http-address=127.0.0.1:0", "--admin-address=127.0.0.1:0",

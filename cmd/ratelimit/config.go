@@ -160,10 +160,8 @@ func (c *config) completeTLS() []error {
 func (c *config) finish() error {
 	c.DrainTimeout, c.Legacy = drainTimeout, true
 	c.GRPC.Shared, c.HTTP.Shared, c.Socket.Mode = true, true, 0o660 // as the original
-	c.Rules.Hint = c.Rules.Paths[0] + ": RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY say where their files are"
-	c.Rules.Files = ruleFiles(c.DotFiles)
-	c.Rules.DropRejected = c.Limiter.DropRejected
-	c.Rules.OriginalKeys = c.Backend == backendRedis && c.OriginalKeys
+	c.Rules.Hint = c.Rules.Paths[0] + ": " + rulesHint
+	c.finishRules()
 	a := &c.AdminAccess
 	a.TokenFile.Name = "WEIR_ADMIN_TOKEN_FILE"
 	a.TLS.Certificate.Name, a.TLS.Key.Name, a.TLS.Authorities.Name = "WEIR_ADMIN_TLS_CERT", "WEIR_ADMIN_TLS_KEY", "WEIR_ADMIN_TLS_CLIENT_CA"
@@ -187,6 +185,16 @@ func (c *config) finish() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// rulesHint is for somebody whose rules are not found.
+const rulesHint = "RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY say where their files are"
+
+// finishRules completes the options that decide which rules are right.
+func (c *config) finishRules() {
+	c.Rules.Files = reload.All(c.DotFiles)
+	c.Rules.DropRejected = c.Limiter.DropRejected
+	c.Rules.OriginalKeys = c.Backend == backendRedis && c.OriginalKeys
 }
 
 // partVariables returns the variables of the parts that app.Run finds mistakes in.

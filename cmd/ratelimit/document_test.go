@@ -25,7 +25,7 @@ func document() string {
 ` + "`ratelimit`" + ` is started with the environment of envoyproxy/ratelimit. This is what becomes of each of its variables, and of the
 few beyond them. Values are read as the original reads them: durations are written ` + "`250ms`, `10s`, `1m30s`" + `, pairs ` + "`key:value,key:value`" + `.
 A variable that is set to nothing is no text, and a mistake where a number, a duration or a boolean must be. All mistakes are told
-at once, and the process exits with code 1. Variables that are not here, and arguments, are ignored; the log names variables that look like a typo. [migrating.md](migrating.md)
+at once, and the process exits with code 1. Variables that are not here, and arguments other than check, are ignored; the log names variables that look like a typo. [migrating.md](migrating.md)
 has all that differs from the original.
 
 "No effect" means that the variable is accepted, that its value must be one that the original would start with, and why nothing

@@ -52,7 +52,7 @@ func load(t *testing.T, root string, environment ...string) (*limiter.Limiter, *
 	w := must.Get(lab.New(nil, limiter.Options{}, memstore.Options{MaxKeys: 10}))(t)
 	t.Cleanup(w.Close)
 	r := must.Get(reload.New(reload.Options{
-		Limiter: w.Limiter, Paths: []string{c.Rules.Paths[0]}, Files: ruleFiles(c.DotFiles), Options: descriptors.Options{MergeDomains: c.Rules.MergeDomains}, Logger: slog.New(slog.DiscardHandler),
+		Limiter: w.Limiter, Paths: []string{c.Rules.Paths[0]}, Files: reload.All(c.DotFiles), Options: descriptors.Options{MergeDomains: c.Rules.MergeDomains}, Logger: slog.New(slog.DiscardHandler),
 	}))(t)
 	return w.Limiter, r, r.Load(t.Context())
 }

@@ -2,8 +2,8 @@
 // environment, rule files and xDS resources, and has the same ports, answers, counts and metrics.
 // docs/migrating.md lists the differences.
 //
-// The program ignores arguments, as the original does, except for a lone help or version. The
-// program translates its environment to an app.Config, as sidecar does with its settings.
+// The program ignores arguments, as the original does, except for a lone help or version, and for
+// check, which says whether rules would load. The program translates its environment to an app.Config, as sidecar does with its settings.
 //
 // Exit codes: 0 after a signal; 1 variables or rules with mistakes, or a failure.
 package main
@@ -28,6 +28,9 @@ func main() {
 	if about(os.Args[1:], os.Stdout) {
 		return
 	}
+	if len(os.Args) > 1 && os.Args[1] == "check" {
+		os.Exit(report(os.Stderr, check(os.Environ(), os.Args[2:], os.Stdout, os.Stderr)))
+	}
 	os.Exit(report(os.Stderr, run(context.Background(), os.Environ(), os.Stderr)))
 }
 
@@ -49,7 +52,7 @@ func about(args []string, stdout io.Writer) bool {
 
 func help() string {
 	var b strings.Builder
-	b.WriteString("ratelimit is Weir in the place of envoyproxy/ratelimit. The environment has all settings; there are no arguments:\n")
+	b.WriteString("ratelimit is Weir in the place of envoyproxy/ratelimit. The environment has all settings:\n")
 	does, idle := effects()
 	for _, g := range table(new(config)) {
 		fmt.Fprintf(&b, "\n%s:\n", g.title)
@@ -59,6 +62,8 @@ func help() string {
 			}
 		}
 	}
+	b.WriteString("\nratelimit check [PATH…] says whether these files, and all files below these directories, would load as rules; without a path\n" +
+		"the directory of RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY.\n")
 	b.WriteString("\ndocs/migrating-variables.md also lists the variables without an effect.\n")
 	return b.String()
 }

@@ -24,6 +24,9 @@ func newCheck() *cobra.Command {
 		Long: `Check rule files, and directories of them, as serve would load them together. The command prints every mistake and warning, one
 per line, on standard error. Exit code 1 when there is a mistake, or with --strict a warning.
 
+Of a directory the files *.yaml, *.yml and *.json are read, without directories below. The command names the other files, as "not read: …".
+The program ratelimit reads all files, also below: "ratelimit check PATH…" checks them for it.
+
 In CI use --strict: a warning is about a rule that loads, and that probably has another effect than intended.`,
 		Args: arguments(0, -1, "rule files or directories"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -35,14 +38,20 @@ In CI use --strict: a warning is about a rule that loads, and that probably has 
 				return err
 			}
 			ok := err == nil && (!strict || len(warnings) == 0)
+			unread := reload.Files{}.Unread(args)
 			if output == outputJSON {
-				if err := writeJSON(cmd.OutOrStdout(), newChecked(ok, files, rules, err, warnings)); err != nil {
+				result := newChecked(ok, files, rules, err, warnings)
+				result.NotRead = append(result.NotRead, unread...)
+				if err := writeJSON(cmd.OutOrStdout(), result); err != nil {
 					return err
 				}
 				err = nil
 			} else {
 				for _, w := range warnings {
 					fmt.Fprintln(cmd.ErrOrStderr(), w)
+				}
+				for _, path := range unread {
+					fmt.Fprintf(cmd.ErrOrStderr(), "not read: %s\n", path)
 				}
 			}
 			switch {
@@ -72,6 +81,7 @@ type checked struct {
 	Rules    int       `json:"rules"`
 	Mistakes []finding `json:"mistakes"`
 	Warnings []finding `json:"warnings"`
+	NotRead  []string  `json:"not_read"`
 }
 
 // finding is one mistake or warning. All but Text may be empty.
@@ -86,7 +96,7 @@ type finding struct {
 func (f finding) String() string { return descriptors.Error(f).Error() }
 
 func newChecked(ok bool, files int, rules *descriptors.Rules, err error, warnings []descriptors.Warning) checked {
-	c := checked{OK: ok, Files: files, Mistakes: findings(err), Warnings: []finding{}}
+	c := checked{OK: ok, Files: files, Mistakes: findings(err), Warnings: []finding{}, NotRead: []string{}}
 	if rules != nil {
 		c.Domains, c.Rules = len(rules.Domains()), rules.Count()
 	}

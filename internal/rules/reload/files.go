@@ -29,6 +29,37 @@ type Files struct {
 	Below func(name string) bool // of a directory below: its files count too; nil: no directory. Not asked about symbolic links
 }
 
+// All takes the files that envoyproxy/ratelimit takes: all files in the directory and below, but
+// names with two dots, which Kubernetes makes, .git, tables, documentation and the files of editors.
+// dotFiles includes names with one dot.
+func All(dotFiles bool) Files {
+	visible := func(name string) bool {
+		return !strings.HasPrefix(name, "..") && name != ".git" && (dotFiles || !strings.HasPrefix(name, "."))
+	}
+	leftBehind := []string{".csv", ".md", ".txt", ".swp", ".swx", ".bak", ".tmp", ".orig", ".rej"}
+	return Files{
+		Match: func(name string) bool {
+			return visible(name) && !strings.HasSuffix(name, "~") && !slices.Contains(leftBehind, strings.ToLower(filepath.Ext(name)))
+		},
+		Below: visible,
+	}
+}
+
+// Unread returns the files at these paths that Read does not take, and that All takes. A path that
+// cannot be read has none.
+func (f Files) Unread(paths []string) (unread []string) {
+	for _, path := range paths {
+		taken, _ := f.of(path)
+		all, _ := All(false).of(path)
+		for _, file := range all {
+			if !slices.Contains(taken, file) {
+				unread = append(unread, file)
+			}
+		}
+	}
+	return unread
+}
+
 func (f Files) match(name string) bool {
 	if f.Match == nil {
 		return IsRuleFile(name)

@@ -16,36 +16,16 @@ func (k *Keeper) audit(ctx context.Context, text string, g *limiter.Grant, more 
 	k.options.Logger.LogAttrs(ctx, slog.LevelWarn, text, attrs...) //nolint:sloglint // the callers have constant texts
 }
 
-// ration lets a few lines of the log pass in an interval, and counts the others. Files, Redis and
-// other processes can change many grants at a time.
-type ration struct {
-	begun  time.Time // of the interval
-	passed int       // in the interval
-	missed uint64    // since the last line
-}
-
-// rationEvery is the interval, and rationLines the number of its lines.
+// Of lines about single grants, linesAtOnce pass at once, and then one each linesEvery: files, Redis
+// and other processes can change many grants at a time.
 const (
-	rationEvery = 10 * time.Second
-	rationLines = 20
+	linesAtOnce = 20
+	linesEvery  = time.Second
 )
 
-// due reports whether to log now, and the number of lines left out since the last one.
-func (r *ration) due() (missed uint64, ok bool) {
-	if time.Since(r.begun) >= rationEvery {
-		r.begun, r.passed = time.Now(), 0
-	}
-	if r.passed++; r.passed > rationLines {
-		r.missed++
-		return 0, false
-	}
-	missed, r.missed = r.missed, 0
-	return missed, true
-}
-
-// logOneLocked logs a change of a grant that no operator made here and now. mu must be held.
-func (k *Keeper) logOneLocked(ctx context.Context, text string, g *limiter.Grant) {
-	missed, ok := k.single.due()
+// logOne logs a change of a grant that no operator made here and now.
+func (k *Keeper) logOne(ctx context.Context, text string, g *limiter.Grant) {
+	missed, ok := k.single.DueOf(linesAtOnce, linesEvery)
 	if !ok {
 		return
 	}

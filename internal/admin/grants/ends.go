@@ -114,7 +114,7 @@ func (k *Keeper) overLocked(ctx context.Context, slots []string) {
 		g := k.slots[at]
 		ids = append(ids, g.ID)
 		lines = append(lines, change{Slot: at, Ended: k.endedAt(at)})
-		k.logOneLocked(ctx, "a grant has ended", g)
+		k.logOne(ctx, "a grant has ended", g)
 	}
 	k.appendLocked(ctx, lines...)
 	k.options.Limiter.ChangeGrants(ids, nil)
@@ -129,7 +129,7 @@ func (k *Keeper) againLocked(ctx context.Context, slots []string) {
 		delete(k.ends.at, at)
 		put = append(put, g)
 		lines = append(lines, change{Slot: at, Grant: encode(g)})
-		k.logOneLocked(ctx, "a grant is in force again", g)
+		k.logOne(ctx, "a grant is in force again", g)
 	}
 	k.appendLocked(ctx, lines...)
 	k.options.Limiter.ChangeGrants(nil, put)

@@ -59,9 +59,9 @@ func (k *Keeper) takeLocked(ctx context.Context, changes map[string]*limiter.Gra
 			kept, bytes = kept+1, bytes+sizeOf(g)
 		}
 		if each && g != nil && (was == nil || was.ID != g.ID) && g.ID != s.own {
-			k.logOneLocked(ctx, "a grant is in force here", g)
+			k.logOne(ctx, "a grant is in force here", g)
 		} else if each && g == nil && was != nil && was.Until.After(k.wall()) && was.ID != s.own {
-			k.logOneLocked(ctx, "a grant was revoked", was)
+			k.logOne(ctx, "a grant was revoked", was)
 		}
 	}
 	if above > 0 {

@@ -27,7 +27,8 @@ type slow struct {
 	refused int // number of the next changes that fail
 	read    int // grants in all pages
 	fails   bool
-	most    int // grants in one change
+	after   func() // each page
+	most    int    // grants in one change
 }
 
 func newSlow(t *testing.T, grants int) *slow {
@@ -83,6 +84,9 @@ func (s *slow) Run(ctx context.Context, script string, _, args []string) ([]stri
 	for i := from; i < min(len(s.values), from+pageSize); i++ {
 		s.read++
 		answer = append(answer, cmp.Or(s.named[i], fmt.Sprint("s", s.slots+i)), strconv.Itoa(i+1), s.values[i])
+	}
+	if s.after != nil {
+		s.after()
 	}
 	return answer, nil
 }

@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/lockfile"
+	"github.com/weirproxy/weir/internal/loglimit"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
@@ -51,14 +52,14 @@ type Keeper struct {
 	journal *journal         // nil without a directory
 	shared  *shared          // nil without Redis
 
-	mu     sync.Mutex                // held while grants change; guards the fields below
-	slots  map[string]*limiter.Grant // kept grants by slot, also the ones that have ended
-	byID   map[string]string         // the slots
-	bytes  int                       // of slots, see sizeOf
-	ends   ends
-	single ration // of lines in the log about single grants
+	mu    sync.Mutex                // held while grants change; guards the fields below
+	slots map[string]*limiter.Grant // kept grants by slot, also the ones that have ended
+	byID  map[string]string         // the slots
+	bytes int                       // of slots, see sizeOf
+	ends  ends
 
-	failures atomic.Uint64 // changes that were not kept, and reads of Redis that failed
+	single   loglimit.Limiter // of lines about single grants
+	failures atomic.Uint64    // changes that were not kept, and reads of Redis that failed
 }
 
 // Open loads the grants that are kept, and puts them in force. Grants that cannot be loaded go to

@@ -292,5 +292,15 @@ func TestTheFormOfAGrantShowsTheLimitAndTheResult(t *testing.T) {
 	b.awaitText(preview, "50 per 10 seconds → the same")
 	b.awaitText(preview, "100,000 per day → 300,000 per day")
 	b.click("#grant-form button.main")
-	b.awaitText("#message", "Rule api_key, api_key=alice: 50 per 10 seconds; 300,000 per day.")
+	b.awaitText("#message", "Rule api_key (edge.yaml:72), api_key=alice: 100,000 per day → 300,000 per day.")
+	b.await("document.querySelector('#message').className === 'message'")
+
+	// The answer warns of a key that only the default limit counts, and of one without hits.
+	b.click("#grant-new")
+	about("edge", "path=/helo,api_key=carol")
+	b.do(fill("#grant-form [name=reason]", "ticket 4712"))
+	b.click("#grant-form button.main")
+	b.awaitText("#message", `The default limit (edge.yaml:11), path=/helo,api_key=carol: 600 per minute → 1,800 per minute. No rule but the default matches: value "/helo" of key "path"`)
+	b.awaitText("#message", "The key has no hits now, so the entries may be wrong.")
+	b.await("document.querySelector('#message').className === 'message bad'")
 }

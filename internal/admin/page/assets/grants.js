@@ -83,15 +83,22 @@ $('grant-form').addEventListener('submit', async event => {
   localStorage.setItem('by', grant.by);
   try {
     const a = await call('Grant', {grant});
-    const d = await explained().catch(() => undefined), now = (d && d.limits || []).map(l => limitText(l.limit)).join('; ');
     $('grant-dialog').close('ok');
-    say('Granted until ' + new Date(a.grant.until).toLocaleString('en-GB') + ', kept ' + (a.kept || 'here') + '. ' + (a.grant.rule ? 'Rule ' + a.grant.rule + ', ' : '') + entriesText(a.grant.entries) + ': ' + (now || givesText(a.grant)) + '.');
+    say('Granted until ' + new Date(a.grant.until).toLocaleString('en-GB') + ', kept ' + (a.kept || 'here') + '. ' + givenText(a), a.default || a.noHits);
     refreshGrants();
   } catch (e) {
     $('grant-error').hidden = false;
     put($('grant-error'), e.message);
   }
 });
+// givenText says which limits a grant has changed, and warns where the entries may be wrong.
+function givenText(a) {
+  if (!a.rule) return '';
+  const after = l => !l.after ? 'no limit' : l.after.requestsPerUnit ? limitText(l.after) : 'blocked';
+  return (a.default ? 'The default limit' : 'Rule ' + a.rule.path) + ' (' + place(a.rule.file, a.rule.line).split('/').pop() + '), ' + entriesText(a.grant.entries) + ': ' +
+    (a.limits || []).map(l => limitText(l.before) + ' → ' + after(l)).join('; ') + '.' +
+    (a.default ? ' No rule but the default matches: ' + a.nearestMiss.why + '.' : '') + (a.noHits ? ' The key has no hits now, so the entries may be wrong.' : '');
+}
 document.querySelectorAll('dialog .cancel').forEach(b => b.addEventListener('click', () => b.closest('dialog').close('cancel')));
 $('grant-new').addEventListener('click', () => grantDialog(undefined, 'factor'));
 

@@ -39,7 +39,7 @@ func newTop() *cobra.Command {
 On a terminal the table is drawn again every two seconds until Ctrl-C. Anywhere else, and with --once or --output json, it is written once.
 
 HITS and DENIED are hits of the window, denied ones included. "80+9?" says that fewer than 9 more may have come before the sidecar tracked the
-key. DENIED has the hits that only a limit in shadow mode denied, too. USED, LEFT and IDLE are of now.`,
+key. DENIED has the hits that only a limit in shadow mode denied, too. USED, LEFT and RESET are of now.`,
 		Example: `  sidecar top
   sidecar top --by denied --window 10m --domain shop`,
 		Args: arguments(0, 0, "none"),

@@ -48,7 +48,7 @@ func TestTopShowsWhoHasTheMostHits(t *testing.T) {
 		t.Fatalf("got:\n%s", text)
 	}
 	for i, want := range [][]string{
-		{"HITS", "DENIED", "USED", "LEFT", "IDLE", "DOMAIN,", "DESCRIPTOR", "AND", "LIMIT"},
+		{"HITS", "DENIED", "USED", "LEFT", "RESET", "DOMAIN,", "DESCRIPTOR", "AND", "LIMIT"},
 		{"6", "2", "100%", "0", "in", "", "shop", "client=many", "4", "per", "365d,"},
 		{"3", "0", "75%", "1", "in", "", "shop", `client="\x1b[2J`, `evil"`},
 		{"1", "0", "25%", "3", "in", "", "shop", "client=few"},

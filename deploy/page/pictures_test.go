@@ -44,7 +44,7 @@ func TestPictures(t *testing.T) {
 	b.shot(to("page-requests.png"), false)
 	b.dark(true)
 	b.size(360, 800)
-	b.do(scroll("header"))
+	b.do(scroll("#now"))
 	time.Sleep(time.Second) // the next state
 	b.shot(to("page-narrow.png"), false)
 }

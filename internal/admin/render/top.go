@@ -87,18 +87,18 @@ func TopText(r *adminv1.ListTopKeysResponse) string {
 		return b.String()
 	}
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "HITS\tDENIED\tUSED\tLEFT\tIDLE\t")
+	fmt.Fprintln(w, "HITS\tDENIED\tUSED\tLEFT\tRESET\t")
 	for _, k := range r.GetKeys() {
-		left, idle := strconv.FormatUint(uint64(k.GetRemaining()), 10), "?"
+		left, reset := strconv.FormatUint(uint64(k.GetRemaining()), 10), "?"
 		if k.GetCurrent() {
-			idle = "in " + k.GetResetAfter().AsDuration().Round(time.Second).String()
+			reset = "in " + k.GetResetAfter().AsDuration().Round(time.Second).String()
 		}
 		used := fmt.Sprintf("%.0f%%", 100*k.GetUsed())
 		if k.GetLimit() != nil && k.GetLimit().GetRequestsPerUnit() == 0 { // a ban has nothing to use
 			used = "-"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t\n", numberWithError(k.GetHits(), k.GetHitsError()),
-			numberWithError(k.GetDenied(), k.GetDeniedError()), used, left, idle)
+			numberWithError(k.GetDenied(), k.GetDeniedError()), used, left, reset)
 	}
 	_ = w.Flush() // to memory
 	lines := strings.SplitAfter(b.String(), "\n")

@@ -21,7 +21,7 @@ func TestTopSaysWhatALimitIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `tracked keys: 4; hits in 1m0s
-  HITS  DENIED  USED  LEFT   IDLE  DOMAIN, DESCRIPTOR AND LIMIT
+  HITS  DENIED  USED  LEFT  RESET  DOMAIN, DESCRIPTOR AND LIMIT
    500     400  100%     0  in 2s  shop 'path=/a\,b'  9 per 1s, token_bucket, shadow mode (r.yaml:3)
      3       0   25%     3      ?  shop user="\x1b[2J x"  4 per 1m, fixed_window, by override
      2       2     -     0  in 9s  "my shop" ban=x  0 per 1m, fixed_window (r.yaml:5)

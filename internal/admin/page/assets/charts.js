@@ -45,7 +45,7 @@ class Chart {
   }
   // scale returns the highest value of the scale, and marks the scale at round values. The scale grows at once, and shrinks rarely.
   scale(most) {
-    const marks = this.floor ? decades(this.floor, most) : steps(most), top = marks[marks.length - 1] ?? 1e-9;
+    const marks = most <= 0 ? [] : this.floor ? decades(this.floor, most) : steps(most), top = marks[marks.length - 1] ?? 1e-9;
     if (this.high && top <= this.high && most > this.high / (this.floor ? 100 : 3)) return this.high;
     if (this.high === top) return top;
     this.high = top;
@@ -93,7 +93,6 @@ class Chart {
 const close = back => back.length ? back.reverse().map(p => 'L' + p).join('') + 'Z' : '';
 // steps returns at most four round values, the last not below a number: multiples of 1, 2 or 5 times a power of 10.
 function steps(n) {
-  if (n <= 0) return [];
   const power = 10 ** Math.floor(Math.log10(n / 3)), step = power * [1, 2, 5, 10].find(m => m * power * 3 >= n * 0.999);
   return Array.from({length: Math.ceil(n / step - 0.001)}, (_, i) => round(step * (i + 1)));
 }

@@ -244,7 +244,7 @@ let unfolded = false;
 // fold hides the rules without requests, and those behind the first ones, or all that do not fit the filter.
 function fold() {
   const words = $('rules-filter').value.toLowerCase().split(/\s+/).filter(Boolean), more = $('rules-more'), all = ruleRows();
-  const busy = all.filter(r => !r.idle), first = new Set((busy.length ? busy : all).slice(0, few));
+  const busy = all.filter(r => !r.idle), first = new Set(all.length <= few ? all : (busy.length ? busy : all).slice(0, few));
   const shows = words.length ? r => r.fits(words) : r => unfolded || first.has(r) || r.detail;
   for (const r of all) {
     r.tr.hidden = !shows(r);
@@ -253,7 +253,7 @@ function fold() {
   const hidden = all.filter(r => !first.has(r)), idle = hidden.filter(r => r.idle).length;
   more.hidden = words.length > 0 || !hidden.length;
   more.setAttribute('aria-expanded', String(unfolded));
-  put(more, unfolded ? 'Show fewer rules' : 'Show ' + count(hidden.length) + ' more rules' + (idle ? idle < hidden.length ? ', ' + count(idle) + ' of them without requests' : ' without requests in 15 minutes' : ''));
+  put(more, unfolded ? 'Show fewer rules' : 'Show ' + count(hidden.length) + ' more ' + (hidden.length === 1 ? 'rule' : 'rules') + (idle ? idle < hidden.length ? ', ' + count(idle) + ' of them without requests' : ' without requests in 15 minutes' : ''));
   const here = state && state.number > all.length ? ' The page has ' + count(all.length) + ' of ' + count(state.number) + ' rules, those with the most requests.' : '';
   put($('rules-help'), (words.length ? count(all.filter(shows).length) + ' of ' + count(all.length) + ' rules fit.' : all.length ? 'The rules with the most denials come first. Open a rule to see its keys.' : 'There are no rules.') + here);
 }

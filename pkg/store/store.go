@@ -118,8 +118,9 @@ type Store interface {
 	// decided with their indexes, on the calling goroutine. A call may have several indexes, and each
 	// index comes once. The slice is valid during the call. TakeAll returns after all indexes.
 	//
-	// A transaction whose Ctx ends, by its deadline or by its cancellation, waits no longer. A Ctx may
-	// have a deadline and a nil Done.
+	// A transaction whose Ctx ends, by its deadline or by its cancellation, waits no longer. A store may
+	// decide a transaction after its deadline, if that takes no wait. A Ctx may have a deadline and a
+	// nil Done.
 	TakeAll(transactions []Transaction, decided func(indexes []int))
 
 	// Peek writes the decision that charges[i] alone would get now to decisions[i]. Peek charges

@@ -85,8 +85,10 @@ func TestACallerThatGivesUpIsNotAFailure(t *testing.T) {
 				}
 				ctx, cancel = context.WithDeadline(t.Context(), time.Now())
 				defer cancel()
-				if err := call(r, ctx); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("with a deadline that has passed: %v; want context.DeadlineExceeded", err)
+				if name != "take" { // it is decided: see TestARequestWithoutTimeForTheStoreIsDecidedAtOnce
+					if err := call(r, ctx); !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("with a deadline that has passed: %v; want context.DeadlineExceeded", err)
+					}
 				}
 				if got := r.primary.asked.Load(); got != asked {
 					t.Errorf("the primary was asked for a request that had ended")
@@ -213,6 +215,30 @@ func TestLocalCountsRuleUntilThePrimaryIsBackAndStay(t *testing.T) {
 		synctest.Wait()
 		if got := r.local.Stats().Keys; got != 0 {
 			t.Errorf("the local store has %d keys after the window; want them expired", got)
+		}
+	})
+}
+
+func TestARequestWithoutTimeForTheStoreIsDecidedAtOnce(t *testing.T) {
+	inBubble(t, setup{}, func(r *rig) {
+		t := r.t
+		for _, left := range []time.Duration{-time.Second, 0, leastTime - 1, leastTime, time.Second} {
+			ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(left))
+			asked, begun := r.primary.asked.Load(), time.Now()
+			c := charge("k", 5)
+			c.OnError = store.OnErrorAllow
+			all := []store.Transaction{{Ctx: ctx, Charges: []store.Charge{c}, Decisions: make([]algorithms.Decision, 1)}}
+			r.TakeAll(all, func([]int) {})
+			cancel()
+			if one := all[0]; one.Err != nil || !one.Admitted || time.Since(begun) != 0 {
+				t.Errorf("%v before the deadline: admitted %v, %v after %v", left, one.Admitted, one.Err, time.Since(begun))
+			}
+			if was := r.primary.asked.Load() > asked; was != (left >= leastTime) {
+				t.Errorf("%v before the deadline: the store was asked: %v", left, was)
+			}
+		}
+		if stats := r.Stats(); stats.State != Closed || stats.Failures != (Failures{}) {
+			t.Errorf("%+v; want no failures of the store", stats)
 		}
 	})
 }

@@ -1,6 +1,8 @@
 package shared
 
 import (
+	"context"
+	"errors"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -30,8 +32,9 @@ func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision)
 //	learn     the allotments and the local store go on from its states
 //	without   if it was not asked, or failed, the policies decide
 //
-// A transaction fails if its Ctx has ended before, if its caller cancels Ctx during the wait, or if
-// the local store fails.
+// A transaction fails if its caller cancels Ctx before or during the wait, or if the local store
+// fails. The remote store is not asked if the deadline is nearer than leastTime, or has passed: each
+// transaction gets an answer in time, if there is time.
 func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes []int)) {
 	r, _ := s.rounds.Get().(*round)
 	defer r.end()
@@ -39,7 +42,11 @@ func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes [
 	now := time.Now()
 	for i := range transactions {
 		t := &transactions[i]
-		if t.Admitted, t.Err = false, t.Ended(now); t.Err == nil && !r.decide(i, t) {
+		t.Admitted, t.Err = false, t.Ended(now)
+		if t.Err != nil && errors.Is(t.Err, context.DeadlineExceeded) {
+			t.Err = nil
+		}
+		if t.Err == nil && !r.decide(i, t, now) {
 			continue
 		}
 		r.done = append(r.done, i)
@@ -52,16 +59,23 @@ func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes [
 	}
 }
 
+// leastTime is the time to its deadline in which a transaction asks the remote store. In less a
+// round trip and an answer hardly fit.
+const leastTime = time.Millisecond
+
 // decide takes a transaction through the first two steps, and reports whether it is decided. If
 // not, the remote store is to be asked about it.
-func (r *round) decide(index int, t *store.Transaction) (decided bool) {
+func (r *round) decide(index int, t *store.Transaction, now time.Time) (decided bool) {
 	s := r.store
 	if t.Admitted, decided = s.near(t.Charges, t.Decisions); decided {
 		return true
 	}
 	q := s.newQuestion(index, t)
 	if !s.denyRest(q, t) {
-		if q.phases = s.breaker.enterTransaction(q.rest, q.phases[:0]); len(q.phases) > 0 {
+		if deadline, has := t.Ctx.Deadline(); !has || deadline.Sub(now) >= leastTime {
+			q.phases = s.breaker.enterTransaction(q.rest, q.phases[:0])
+		}
+		if len(q.phases) > 0 {
 			r.ask(q, t)
 			return false
 		}

@@ -61,7 +61,7 @@ func TestSomeLinesAtOnceAreDue(t *testing.T) {
 func TestAHandlerPassesALineASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text bytes.Buffer
-		log := slog.New(Handler(slog.NewTextHandler(&text, nil))).With("server", "http")
+		log := slog.New(Handler(slog.NewTextHandler(&text, nil))).With(slog.String("server", "http"))
 		for range 10 {
 			log.Warn("a mistake of a client")
 			log.WithGroup("more").Warn("another one")

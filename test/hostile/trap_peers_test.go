@@ -43,6 +43,7 @@ func peerTraps() []trap {
 			how:   "a web page elsewhere asks the admin address for the Host `[::1%25evil.example]`",
 			bound: "IP addresses without a zone, localhost, `--hosts`",
 			run: func(t *testing.T) {
+				t.Helper()
 				s := start(t)
 				for host, want := range map[string]int{
 					"[::1%25evil.example]": http.StatusMisdirectedRequest, "evil.example": http.StatusMisdirectedRequest, "[::1]": http.StatusOK,
@@ -98,6 +99,7 @@ func visitAs(t *testing.T, address, host string) int {
 }
 
 func wrongTokens(t *testing.T) {
+	t.Helper()
 	const right = "the-right-token-of-the-operator"
 	file := filepath.Join(t.TempDir(), "token")
 	writeFile(t, file, right, 0o600)
@@ -125,6 +127,7 @@ func wrongTokens(t *testing.T) {
 }
 
 func changingResponses(t *testing.T) {
+	t.Helper()
 	const all = 300
 	plane := parts.ControlPlaneFor(t)
 	answered := make(chan struct{}, all)
@@ -176,6 +179,7 @@ end
 return redis.call('HLEN', 'weir:{grants}')`
 
 func manyGrants(t *testing.T) {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("takes some seconds")
 	}

@@ -51,57 +51,19 @@ func fileTraps() []trap {
 			name:  "pipes_as_files",
 			how:   "pipes lie in the place of `states.lock`, `requests.lock`, `states` and `grants` at the start, and of the lock of the socket at the stop",
 			bound: "only regular files are opened; a stop waits for no lock",
-			run: func(t *testing.T) {
-				dir := t.TempDir()
-				for _, name := range []string{"states.lock", "requests.lock", "states", "grants"} {
-					pipe(t, filepath.Join(dir, name))
-				}
-				s := start(t, "--state-dir="+dir, "--record="+dir)
-				answers(t, s)
-				lock := s.Socket + ".lock"
-				if err := os.Remove(lock); err != nil {
-					t.Fatal(err)
-				}
-				pipe(t, lock)
-				stops(t, s)
-			},
+			run:   pipesAsFiles,
 		},
 		{
 			name:  "locks_of_others",
 			how:   "another process holds a lock file of mode 0666 in the place of the socket's at the stop",
 			bound: "lock files have mode 0600; a stop waits for no lock",
-			run: func(t *testing.T) {
-				s := start(t)
-				if info, err := os.Stat(s.Socket + ".lock"); err != nil || info.Mode() != 0o600 {
-					t.Errorf("the lock of the socket: %v, %v, want the mode 0600", info, err)
-				}
-				if err := os.Remove(s.Socket + ".lock"); err != nil {
-					t.Fatal(err)
-				}
-				held := hold(t, s.Socket+".lock")
-				stops(t, s)
-				_ = held.Close()
-			},
+			run:   locksOfOthers,
 		},
 		{
 			name:  "large_grants_file",
 			how:   "`grants` in the state directory is a sparse file of 20 GB at the start",
 			bound: "1 GiB, not read above; a line has a bound",
-			run: func(t *testing.T) {
-				dir := t.TempDir()
-				grants := filepath.Join(dir, "grants")
-				writeFile(t, grants, "", 0o600)
-				if err := os.Truncate(grants, 20<<30); err != nil {
-					t.Skipf("no sparse file of 20 GB: %v", err)
-				}
-				s := start(t, "--state-dir="+dir)
-				answers(t, s)
-				if aside, _ := filepath.Glob(grants + ".refused-*"); len(aside) != 1 {
-					t.Errorf("set aside: %q, want one file", aside)
-				}
-				within200(t, s)
-				stops(t, s)
-			},
+			run:   largeGrantsFile,
 		},
 		{
 			name:  "flipped_bits_in_grants",
@@ -113,22 +75,7 @@ func fileTraps() []trap {
 			name:  "grants_ended_by_the_clock",
 			how:   "the clock of the machine is past the end of all grants at the start, as after a boot with a wrong date",
 			bound: "a grant stays for a day after its end; a rewritten file leaves a copy",
-			run: func(t *testing.T) {
-				dir := t.TempDir()
-				ended := time.Now().Add(-time.Hour).UTC()
-				line := fmt.Sprintf(`{"slot":"a","grant":{"id":"1","domain":"hostile","entries":[["small","a"]],"requests":9,"until":%q,"given":%q,"reason":"x"}}`+"\n",
-					ended.Format(time.RFC3339), ended.Add(-time.Hour).Format(time.RFC3339))
-				writeFile(t, filepath.Join(dir, "grants"), line, 0o600)
-				s := start(t, "--state-dir="+dir)
-				answers(t, s)
-				stops(t, s)
-				if got := parts.Read(t, filepath.Join(dir, "grants")); !strings.Contains(got, `"id":"1"`) {
-					t.Errorf("the grant is gone from the file: %s", got)
-				}
-				if got := parts.Read(t, filepath.Join(dir, "grants.old")); got != line {
-					t.Errorf("the copy of the file is %q", got)
-				}
-			},
+			run:   endedGrants,
 		},
 		{
 			name:  "directory_made_anew",
@@ -140,28 +87,96 @@ func fileTraps() []trap {
 			name:  "rule_file_cut_off",
 			how:   "the rule file is cut off in place, and its first part is valid",
 			bound: "a file that loses most of its rules is read once more",
-			run: func(t *testing.T) {
-				s := start(t)
-				from := s.Mark()
-				file := filepath.Join(filepath.Dir(s.Socket), "rules.yaml")
-				whole := parts.Read(t, file)
-				if err := os.Truncate(file, int64(strings.Index(whole, "  - key: weighted"))); err != nil {
-					t.Fatal(err)
-				}
-				ctx, cancel := context.WithTimeout(t.Context(), within)
-				defer cancel()
-				line, _, err := s.Await(ctx, from, func(line string) bool {
-					message := parts.ParseLog(line).Message
-					return message == "rules removed" || strings.HasPrefix(message, "a rule file became shorter and lost most of its rules")
-				})
-				if err != nil || parts.ParseLog(line).Message == "rules removed" {
-					t.Errorf("got %s, %v; want that the file is read once more before its rules go", line, err)
-				}
-				if _, err := s.AwaitMessage(ctx, from, "rules removed"); err != nil {
-					t.Errorf("the file stays short: %v", err)
-				}
-			},
+			run:   ruleFileCutOff,
 		},
+	}
+}
+
+func pipesAsFiles(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"states.lock", "requests.lock", "states", "grants"} {
+		pipe(t, filepath.Join(dir, name))
+	}
+	s := start(t, "--state-dir="+dir, "--record="+dir)
+	answers(t, s)
+	lock := s.Socket + ".lock"
+	if err := os.Remove(lock); err != nil {
+		t.Fatal(err)
+	}
+	pipe(t, lock)
+	stops(t, s)
+}
+
+func locksOfOthers(t *testing.T) {
+	t.Helper()
+	s := start(t)
+	if info, err := os.Stat(s.Socket + ".lock"); err != nil || info.Mode() != 0o600 {
+		t.Errorf("the lock of the socket: %v, %v, want the mode 0600", info, err)
+	}
+	if err := os.Remove(s.Socket + ".lock"); err != nil {
+		t.Fatal(err)
+	}
+	held := hold(t, s.Socket+".lock")
+	stops(t, s)
+	_ = held.Close()
+}
+
+func largeGrantsFile(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	grants := filepath.Join(dir, "grants")
+	writeFile(t, grants, "", 0o600)
+	if err := os.Truncate(grants, 20<<30); err != nil {
+		t.Skipf("no sparse file of 20 GB: %v", err)
+	}
+	s := start(t, "--state-dir="+dir)
+	answers(t, s)
+	if aside, _ := filepath.Glob(grants + ".refused-*"); len(aside) != 1 {
+		t.Errorf("set aside: %q, want one file", aside)
+	}
+	within200(t, s)
+	stops(t, s)
+}
+
+func endedGrants(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	ended := time.Now().Add(-time.Hour).UTC()
+	line := fmt.Sprintf(`{"slot":"a","grant":{"id":"1","domain":"hostile","entries":[["small","a"]],"requests":9,"until":%q,"given":%q,"reason":"x"}}`+"\n",
+		ended.Format(time.RFC3339), ended.Add(-time.Hour).Format(time.RFC3339))
+	writeFile(t, filepath.Join(dir, "grants"), line, 0o600)
+	s := start(t, "--state-dir="+dir)
+	answers(t, s)
+	stops(t, s)
+	if got := parts.Read(t, filepath.Join(dir, "grants")); !strings.Contains(got, `"id":"1"`) {
+		t.Errorf("the grant is gone from the file: %s", got)
+	}
+	if got := parts.Read(t, filepath.Join(dir, "grants.old")); got != line {
+		t.Errorf("the copy of the file is %q", got)
+	}
+}
+
+func ruleFileCutOff(t *testing.T) {
+	t.Helper()
+	s := start(t)
+	from := s.Mark()
+	file := filepath.Join(filepath.Dir(s.Socket), "rules.yaml")
+	whole := parts.Read(t, file)
+	if err := os.Truncate(file, int64(strings.Index(whole, "  - key: weighted"))); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	line, _, err := s.Await(ctx, from, func(line string) bool {
+		message := parts.ParseLog(line).Message
+		return message == "rules removed" || strings.HasPrefix(message, "a rule file became shorter and lost most of its rules")
+	})
+	if err != nil || parts.ParseLog(line).Message == "rules removed" {
+		t.Errorf("got %s, %v; want that the file is read once more before its rules go", line, err)
+	}
+	if _, err := s.AwaitMessage(ctx, from, "rules removed"); err != nil {
+		t.Errorf("the file stays short: %v", err)
 	}
 }
 
@@ -233,6 +248,7 @@ func block(t *testing.T, s *target, value string) {
 }
 
 func flippedBits(t *testing.T) {
+	t.Helper()
 	dir := t.TempDir()
 	s := start(t, "--state-dir="+dir)
 	for i := range 6 {
@@ -259,6 +275,7 @@ func flippedBits(t *testing.T) {
 }
 
 func directoryMadeAnew(t *testing.T) {
+	t.Helper()
 	dir := filepath.Join(t.TempDir(), "state")
 	first := start(t, "--state-dir="+dir)
 	block(t, first, "first")

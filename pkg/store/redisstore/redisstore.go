@@ -106,7 +106,7 @@ func newStore(o Options, connect func(redis.Target) connection) (*Store, error) 
 		timeout:     cmp.Or(o.Timeout, DefaultTimeout),
 		script:      script,
 		sha:         hex.EncodeToString(sum[:]),
-		seedScript:  rueidis.NewLuaScript(string(seedScript)),
+		seedScript:  rueidis.NewLuaScriptNoSha(string(seedScript)), // an ACL need not allow SCRIPT LOAD
 		logger:      o.Logger,
 		started:     time.Now(),
 		silences:    make(chan struct{}, 1),

@@ -231,6 +231,8 @@ func TestStatesOfAClusterGoBackToTheirSlots(t *testing.T) {
 		name, _ := s.main.appendName(nil, &store.Charge{Key: fmt.Append(nil, "key", n), Limit: limit}, 0)
 		command(t, s, "DEL", string(name))
 	}
+	must.Do(t, command(t, s, "ACL", "SETUSER", "default", "-script").Error()) // as docs/redis-setup.md has it
+	defer command(t, s, "ACL", "SETUSER", "default", "+script")
 	s.main.seeds.restarts.Store(s.main.connection.Restarts() + 1)
 	s.main.seed(t.Context())
 	if got := s.Stats().SeededKeys; got != keys {

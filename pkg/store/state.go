@@ -78,8 +78,8 @@ type Unanswered interface {
 
 	// Instead says which hits of the request were applied elsewhere: hits[i] of charges[i], 0 for
 	// none, negative for a refund. The store then charges the difference between these hits and the
-	// hits that it has applied itself. [Remote.Later] says how, and what parts are: also above the
-	// limit, and in the window of the hits only. A negative difference gives hits back. If the store
+	// hits that it has applied itself. [Remote.Later] says how: also above the limit, and in the
+	// window of the hits only. A negative difference gives hits back. If the store
 	// cannot learn the outcome, it charges the hits that are more than 0, which may count twice, and
 	// gives nothing back. The hits of a charge with a Hold mean nothing here: such a charge is for
 	// [Remote.HoldLater].
@@ -91,8 +91,8 @@ type Unanswered interface {
 }
 
 // Part says how a process has decided hits of a bucket without the remote store. The hits took the
-// gain of a part of the limit, Mine of each Of hits, from the instant Full on: the bucket would
-// have been full then without the hits of this process. The zero value says nothing: the bucket may
+// gain of a part of the limit, Mine of each Of hits, from the instant Full on. At that instant the
+// bucket would have been full without the hits of this process. The zero value says nothing: the bucket may
 // have been empty before.
 type Part struct {
 	Full     algorithms.Instant // by the clock of [State].Now

@@ -179,7 +179,7 @@ type Remote interface {
 	// Later charges c.Hits to the key of c as at an earlier instant of the store's clock, also hits
 	// above the limit, and returns at once. Only Key, Limit and Hits of c count. The store adds up the
 	// hits of a key and applies the sum after a moment. A later Take, Peek or Reset of that key comes
-	// after the sum. Hits of a bucket cost what is left of them after the gain of their part. Hits that
+	// after the sum. Hits of a bucket cost their number less the gain of their part. Hits that
 	// cannot be charged in time, and hits above the store's bounds, are dropped and counted in metrics.
 	Later(c *Charge, at algorithms.Instant, part Part)
 
@@ -229,14 +229,14 @@ type Health struct {
 	Silent time.Duration
 	Fleet  int   // processes that share the store; 0: not known
 	Share  Share // of this process
-	Told   bool  // all processes have told what they owed since the store was last away
+	Told   bool  // all processes have told their hits since the store was last away
 }
 
 // Circle is the length of the circle of [Share].
 const Circle = 1 << 24
 
-// Share is the share of a process in each limit, while the store is away: an arc of a circle that
-// the arcs of all processes fill. The hits of a limit are points on the circle at equal distances.
+// Share is the share of a process in each limit, while the store is away. The share is an arc of a
+// circle, and the arcs of all processes fill the circle. The hits of a limit are points on the circle at equal distances.
 // So the shares in a limit are whole numbers, and their sum is the limit. The zero value is not
 // known: the whole.
 type Share struct{ From, To uint32 }

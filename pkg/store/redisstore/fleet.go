@@ -15,8 +15,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// fleet makes this process known to the others that share the main server under one prefix, with
-// its load, and learns which share of the limits is its own. Each process calls a script about
+// fleet makes this process known to the others that share the main server under one prefix. A beat
+// tells the load of this process, and learns its share of the limits. Each process calls a script about
 // every second; many processes call it more rarely, as a call costs the time for all. A process is
 // known for ten seconds after its last beat, so a process that is cut off keeps its share for so
 // long. Redis can run a call long after the process has given the call up, so a call carries a
@@ -197,7 +197,7 @@ func (f *fleet) heard(size int64, share store.Share) {
 	}
 }
 
-// learnTold notes whether all processes have told what they owed since Redis was away.
+// learnTold notes whether all processes have told their hits and holders since Redis was away.
 func (f *fleet) learnTold(untold int64) {
 	if untold == 0 && f.lost.Load() > 0 && !f.owes() {
 		f.server.told.Store(true)

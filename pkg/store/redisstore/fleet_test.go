@@ -327,7 +327,7 @@ func TestProcessesShareTheCircleByTheirLoads(t *testing.T) {
 	}
 }
 
-// After an outage a process is told that all others have told what they owed.
+// After an outage a process is told when all others have told their hits.
 func TestAProcessLearnsWhenAllHaveToldWhatTheyOwed(t *testing.T) {
 	all, c := ships(t, 3, urlOf("redis", shared(t).Address()))
 	owes := false

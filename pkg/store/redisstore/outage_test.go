@@ -42,9 +42,9 @@ func quiet(s *Store) {
 	s.outbox.next = time.Now().Add(time.Hour)
 }
 
-// Hits that are carried back after an outage cost what hits charged at their own instants cost: no
-// less, but for what a bucket gains between the first process that tells its hits and the last. And
-// hardly more: a hit of each process by rounding, and in a log what a slot of time counts too long.
+// Hits that are carried back after an outage cost as much as hits charged at their own instants. A
+// bucket may lose its gain between the first process that tells and the last. A process may charge a
+// hit too much, and in a log the hits of one slot of time.
 func TestCarriedHitsCostAsIfChargedAtTheirInstants(t *testing.T) {
 	for _, a := range algorithms.RateAlgorithms() {
 		for seed := range uint64(12) {

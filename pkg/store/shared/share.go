@@ -8,8 +8,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// The share of this process. While the remote store cannot be asked, a hit costs the more in the
-// local store the smaller the share of this process in the limit is. So if all processes have seen
+// The share of this process. While the remote store cannot be asked, a hit costs more in the local
+// store: the smaller the share in the limit, the more. So if all processes have seen
 // the same states and are cut off together, they admit at most the hits that were left. A process
 // that has not seen the hits of others can admit its share of these again.
 //
@@ -83,8 +83,8 @@ func cost(c *store.Charge, share store.Share) int64 {
 	return max(-algorithms.MaxHits, min(algorithms.MaxHits, c.Hits*by))
 }
 
-// partOf returns the part of the limit that the local store has given to a charge, which it has
-// decided at an instant of the remote store's clock. The wait until the key is full shows when it
+// partOf returns the part of the limit that the local store has given to a charge. at is the instant
+// of the decision by the remote store's clock. The wait until the key is full shows when it
 // would be full without the charge.
 func partOf(c *store.Charge, d *algorithms.Decision, at algorithms.Instant, share store.Share) store.Part {
 	if c.Limit.Requests == 0 || !isLocal(c) {

@@ -15,10 +15,10 @@ type age struct {
 	hits int64
 }
 
-// slotsOfAPeriod bounds the memory of a log, and what its hits count too long: 3 % of a period.
+// slotsOfAPeriod bounds the memory of a log. A hit counts at most 3 % of a period too long.
 const slotsOfAPeriod = 32
 
-// add adds hits, and drops those that are a period older than the newest.
+// add adds hits, and drops hits that are a period older than the newest.
 func (g *ages) add(l algorithms.Limit, more age) {
 	slot := func(at algorithms.Instant) int64 { return int64(at) / max(1, int64(l.Period)/slotsOfAPeriod) }
 	all := *g

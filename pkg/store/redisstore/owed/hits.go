@@ -12,8 +12,8 @@ import (
 // window. Without windows hits to charge are one entry, and hits to give back are one for each
 // instant.
 //
-// A bucket owes what is left of its hits after the gain since: see level. A log owes its hits by
-// their instants: see ages. A bucket gets back the hits less the gain since their own instant: a
+// A bucket owes its hits less the gain since: see level. A log owes its hits by their instants: see
+// ages. A bucket gets back the hits less the gain since their own instant: a
 // later instant would give back too much.
 type Hits struct {
 	charge store.Charge // Key and Limit
@@ -71,7 +71,7 @@ func (b *Book) Settle(h *Hits, hits int64) {
 }
 
 // Owed returns the hits of a key that matter at an instant, and that the answer of Redis at that
-// instant does not have: also those of holders that have begun.
+// instant does not have. Hits of holders that have begun count, too.
 func (b *Book) Owed(c *store.Charge, now algorithms.Instant) (hits int64) {
 	for _, h := range b.holders[string(c.Key)] {
 		if h.name.algorithm == c.Limit.Algorithm && h.name.period == c.Limit.Period {

@@ -130,7 +130,7 @@ type underWay struct {
 	what *Telling
 }
 
-// unleveled are the algorithms whose hits are owed as they are. Those of buckets are gained again.
+// unleveled are the algorithms whose hits are owed as they are. Hits of buckets are gained again.
 var unleveled = []algorithms.Algorithm{algorithms.FixedWindow, algorithms.SlidingWindowCounter, algorithms.SlidingWindowLog}
 
 // A Book of hits does as a model of plain lists.
@@ -414,7 +414,7 @@ func TestHitsOfALogAreToldByTheirAges(t *testing.T) {
 	}
 }
 
-// deficit is a bucket of plain numbers: what it lacks, in hits.
+// deficit is a bucket of plain numbers.
 type deficit struct {
 	lacks float64
 	at    algorithms.Instant
@@ -429,10 +429,9 @@ func (d *deficit) take(at algorithms.Instant, perSecond float64, hits int64) {
 	d.lacks += float64(hits)
 }
 
-// The hits that a Book owes of a bucket, and those that Redis was told of, are the deficit that all
-// hits had left if they were charged at their own instants: never less, and more by rounding only.
-// No refused or lost call changes that. Of two calls that are under way together, the first one may
-// be refused: then more is owed, at most its hits.
+// A Book owes hits of a bucket, and Redis has a deficit. The sum is the deficit after all hits, each
+// charged at its own instant: never less, and more by rounding only. No refused or lost call changes
+// that. If two calls are under way and the first one is refused, its hits may be owed in full.
 func TestHitsOfABucketAreOwedLessTheGainOfTheirPart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var b Book

@@ -5,10 +5,10 @@
 --   An instant: the answer counts the other processes that have not beaten since, or have something to tell. 0: the answer has 0.
 --   1 if the process leaves.
 --   The deadline, or 0: from this instant on nobody waits for the answer, and the beat does not count.
--- The value of KEYS[1] has a record for each process, in the order of their first beats: its name, I7 instant of the last beat, I4 load,
--- I1 1 if it has something to tell. The arcs of all processes fill a circle, in this order and by their loads. The smallest arc has a
--- 64th of the mean. The answer has the instant, the number of processes, where the arc of this process begins and ends, the count, and 1
--- if the process was known before.
+-- The value of KEYS[1] has a record for each process, in the order of their first beats. A record has the name, I7 instant of the last
+-- beat, I4 load, and I1 1 if the process has something to tell. The arcs of all processes fill a circle, in this order and by their loads. The smallest arc has a
+-- 64th of the mean. The answer has the instant and the number of processes. Then it has the begin and the end of the arc of this process, the
+-- count, and 1 if the process was known before.
 if redis.replicate_commands then redis.replicate_commands() end -- Redis before version 7 needs this call to write after TIME
 
 local RECORD, SIZE, CIRCLE = '<c8I7I4I1', 20, 16777216

@@ -8,7 +8,7 @@ import (
 	"github.com/weirproxy/weir/internal/testing/must"
 )
 
-// What a start would refuse check refuses: also in directories below, and whatever a file is called.
+// Check refuses the files that a start refuses, also in directories below, and of any name.
 func TestCheckSaysWhetherTheRulesWouldLoad(t *testing.T) {
 	root := t.TempDir()
 	lay(t, root, map[string]string{

@@ -66,8 +66,8 @@ func (w *workshop) make(t *testing.T, c *config) {
 		t.Fatalf("Prometheus: %v", err)
 	}
 	families, err := registry.Gather()
-	if err != nil || len(families) != 12 {
-		t.Errorf("Prometheus: %d metrics, %v; want 12", len(families), err)
+	if err != nil || len(families) != 11 {
+		t.Errorf("Prometheus: %d metrics, %v; want 11", len(families), err)
 	}
 	if statsd := c.Statistics.StatsD; statsd.Address != "" {
 		statsd.Logger = w.logger

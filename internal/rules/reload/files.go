@@ -29,8 +29,8 @@ type Files struct {
 	Below func(name string) bool // of a directory below: its files count too; nil: no directory. Not asked about symbolic links
 }
 
-// All takes the files that envoyproxy/ratelimit takes: all files in the directory and below, but
-// names with two dots, which Kubernetes makes, .git, tables, documentation and the files of editors.
+// All takes all files in a directory and below, as envoyproxy/ratelimit does. Exceptions are names
+// with two dots, which Kubernetes makes, .git, tables, documentation and the files of editors.
 // dotFiles includes names with one dot.
 func All(dotFiles bool) Files {
 	visible := func(name string) bool {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -81,8 +83,12 @@ func (f *matchFlags) explainFiles(cmd *cobra.Command, args []string) error {
 	if f.settings != "" {
 		before = 1
 	}
+	const server = "; with --server ADDRESS it asks a running Weir, as grant, watch and top do: DOMAIN DESCRIPTOR…"
 	if len(args) <= before {
-		return usage("%s: got %s, must be PATH… DOMAIN DESCRIPTOR…", cmd.Name(), count(len(args), "argument"))
+		return usage("%s: got %s, must be PATH… DOMAIN DESCRIPTOR…"+server, cmd.Name(), count(len(args), "argument"))
+	}
+	if _, err := os.Stat(args[0]); before == 2 && errors.Is(err, fs.ErrNotExist) && strings.Contains(args[1], "=") {
+		return usage("%s: no file %s, must be PATH… DOMAIN DESCRIPTOR…"+server, cmd.Name(), args[0])
 	}
 	first := len(args) - 1 // of the descriptors
 	for first > before && strings.Contains(args[first-1], "=") {

@@ -155,6 +155,7 @@ func (t *tree) firstOrdinal(limits int) int {
 }
 
 func (t *tree) limit(v value, f form) (limit, bool) {
+	mistakes := len(t.errs) // a misspelled requests_per_unit is one
 	fs, ok := t.fields(v, f)
 	if !ok {
 		return limit{}, false
@@ -180,7 +181,7 @@ func (t *tree) limit(v value, f form) (limit, bool) {
 		t.readSlots(v, fs, f, &l)
 	case fs.has("requests_per_unit"):
 		l.Requests, _ = t.count(requests, 0)
-	case !l.unlimited && len(t.errs) == before:
+	case !l.unlimited && len(t.errs) == mistakes:
 		t.warn(v, v.line, "has no requests_per_unit: that is 0, and denies every hit")
 	}
 	if l.unlimited {

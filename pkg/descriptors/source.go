@@ -153,6 +153,14 @@ func syntaxText(err error, data []byte, at int) string {
 			return fmt.Sprintf("a tab indents this line (in column %d), must be spaces", bytes.IndexByte(line, '\t')+1)
 		}
 	}
+	switch text {
+	case "did not find expected '-' indicator":
+		return "the line is no item of the list above: indent a key as far as the keys of its item; a new item begins with \"- \""
+	case "did not find expected key":
+		return "the line is no key of the map above: the keys of a map are indented alike"
+	case "mapping values are not allowed in this context":
+		return "a key stands where the value above it goes on: probably the line is indented too far"
+	}
 	return text
 }
 

@@ -32,6 +32,9 @@ const (
 	// promptPart is the part of the timeout for which an answer may be owed: a millisecond of the
 	// default. On a busy machine scheduling alone can make a round trip that long.
 	promptPart = 10
+	// mostTaught is the longest round trip that one silence teaches. So a Redis that pauses again and
+	// again is waited for, and one that has stopped once is noticed soon when it stops again.
+	mostTaught = 100 * time.Millisecond
 	// leastSilence is the shortest time without an answer that is a silence.
 	leastSilence = 25 * time.Millisecond
 )
@@ -77,16 +80,13 @@ func (p *pulse) answered(now, begun time.Time) {
 	p.alive(now)
 	took := now.Sub(begun)
 	if broken := p.broken.Load(); broken > 0 && broken > p.since(begun) {
-		// After one silence the pace is as before. After two without a better answer between, the shard
-		// is slow.
+		// One silence says little about the pace. After two without a better answer between, the shard is
+		// slow.
 		p.trip.Store(max(p.trip.Load(), int64(took)))
-		took = min(took, time.Duration(p.again.Load()))
+		took = min(took, max(mostTaught, time.Duration(p.again.Load())))
 	} else if p.trip.Load() > 0 || p.again.Load() > 0 {
 		p.trip.Store(0)
 		p.again.Store(0)
-	}
-	if took == 0 {
-		return
 	}
 	usual := p.usual.Load()
 	p.usual.Store(max(int64(took), usual-(usual-int64(took))/tripMemory))

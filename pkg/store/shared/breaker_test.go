@@ -336,7 +336,6 @@ func TestASuccessBeginsTheTimeOfFailuresAnew(t *testing.T) {
 type slow struct {
 	trip, patience time.Duration
 	heard          atomic.Pointer[time.Time]
-	silent         atomic.Int64
 }
 
 func (p *slow) answered() time.Time {
@@ -497,7 +496,7 @@ func TestAShardThatIsAwayOpensItsOwnCircuitOnly(t *testing.T) {
 		}
 
 		// A request of several shards counts for each shard as that one answered.
-		r.primary.fail(withoutOne{errDown, 2})
+		r.primary.fail(withoutOneError{errDown, 2})
 		for range defaultFailures {
 			asks("a", "c")
 		}
@@ -509,14 +508,14 @@ func TestAShardThatIsAwayOpensItsOwnCircuitOnly(t *testing.T) {
 	})
 }
 
-// withoutOne is the error of a request, to which one shard has given no answer.
-type withoutOne struct {
+// withoutOneError is the error of a request, to which one shard has given no answer.
+type withoutOneError struct {
 	error
 	shard int
 }
 
-func (withoutOne) Instead([]int64, []store.Part) {}
-func (e withoutOne) Answered(shard int) bool     { return shard != e.shard }
+func (withoutOneError) Instead([]int64, []store.Part) {}
+func (e withoutOneError) Answered(shard int) bool     { return shard != e.shard }
 
 func TestAnOutageEndsHalfASecondAfterTheStoreIsBackHoweverLongItWas(t *testing.T) {
 	for _, requests := range []bool{true, false} {

@@ -361,17 +361,16 @@ func (c *circuit) logChanges(ctx context.Context, logged, p *phase) {
 		p.before = nil
 		switch {
 		case p.state == Open && from.state == HalfOpen:
-			c.log(ctx, slog.LevelWarn, "store failed again, limits go on by their on_store_error", p.causes()...)
+			c.Logger.LogAttrs(ctx, slog.LevelWarn, "store failed again, limits go on by their on_store_error", c.named(p.causes()...)...)
 		case p.state == Open && (from.state == Closed || from.first):
-			c.log(ctx, slog.LevelWarn, "store is away, limits go by their on_store_error", p.causes()...)
+			c.Logger.LogAttrs(ctx, slog.LevelWarn, "store is away, limits go by their on_store_error", c.named(p.causes()...)...)
 		case p.state == HalfOpen:
-			c.log(ctx, slog.LevelInfo, "store answers again, single requests try it")
+			c.Logger.LogAttrs(ctx, slog.LevelInfo, "store answers again, single requests try it", c.named()...)
 		case p.state == Closed && from.first:
-			c.log(ctx, slog.LevelInfo, "store answers, its counts rule")
+			c.Logger.LogAttrs(ctx, slog.LevelInfo, "store answers, its counts rule", c.named()...)
 		case p.state == Closed:
-			c.log(ctx, slog.LevelInfo, "store is back, its counts rule again",
-				slog.Duration("away", p.since.Sub(p.away)),
-				slog.Uint64("decided_without", p.decided))
+			c.Logger.LogAttrs(ctx, slog.LevelInfo, "store is back, its counts rule again",
+				c.named(slog.Duration("away", p.since.Sub(p.away)), slog.Uint64("decided_without", p.decided))...)
 		}
 	}
 }
@@ -385,10 +384,10 @@ func (p *phase) causes() []slog.Attr {
 	return attrs
 }
 
-// log logs a line, with the name of the shard if there are several.
-func (c *circuit) log(ctx context.Context, level slog.Level, text string, attrs ...slog.Attr) {
+// named returns the attributes of a log line, after the name of the shard if there are several.
+func (c *circuit) named(attrs ...slog.Attr) []slog.Attr {
 	if names := c.Remote.Shards(); len(names) > 1 && c.shard < len(names) {
-		attrs = append([]slog.Attr{slog.String("shard", names[c.shard])}, attrs...)
+		return append([]slog.Attr{slog.String("shard", names[c.shard])}, attrs...)
 	}
-	c.Logger.LogAttrs(ctx, level, text, attrs...)
+	return attrs
 }

@@ -175,6 +175,9 @@ func (f *fleet) restart(ctx context.Context, i int, kill bool) error {
 func (f *fleet) awaitRedis(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
+	if _, err := f.metrics(ctx, "weir_store_up"); err != nil { // with the last lines of a sidecar that has ended
+		return err
+	}
 	for i := range f.address {
 		if err := drive.AwaitRedis(ctx, f.sidecar(i).HTTP); err != nil {
 			return err
@@ -224,7 +227,7 @@ func (f *fleet) metrics(ctx context.Context, name string) ([]float64, error) {
 	for i := range f.address {
 		m, err := drive.ReadMetrics(ctx, f.sidecar(i).HTTP)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("sidecar %d: %w; its last lines:\n%s", i, err, f.sidecar(i).Tail(80))
 		}
 		all = append(all, m.Sum(name))
 	}

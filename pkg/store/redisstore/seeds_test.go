@@ -41,7 +41,10 @@ func (l *lossy) restart(t *testing.T) {
 	must.Do(t, l.redis.Stop(parts.Soon(t)))
 	must.Do(t, l.redis.Restart(parts.Soon(t)))
 	for _, s := range l.stores {
-		eventually(t, "an answer after the restart", func() bool { return s.Await(t.Context(), 0) == nil })
+		eventually(t, "an answer after the restart", func() bool {
+			c := s.main.connection
+			return s.Await(t.Context(), 0) == nil && c.Restarts() > 0 && !s.main.seeds.pending(c)
+		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package statistics
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -44,11 +45,7 @@ descriptors:
 	f.ask("d", "free=a", 1)
 	f.ask("d", "k=b", 1) // passes
 	want := map[string]uint64{"entryCount": 7, "hitCount": 3, "lookupCount": 5, "missCount": 2}
-	got := make(map[string]uint64)
-	for name, value := range f.reader.gauges() {
-		got[name] = value
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, maps.Collect(f.reader.gauges())); diff != "" {
 		t.Errorf("gauges (-want +got):\n%s", diff)
 	}
 	text := f.text()

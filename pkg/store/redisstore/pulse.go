@@ -21,7 +21,7 @@ type pulse struct {
 
 	// Of the round trips that end a silence, which tell its length and not the pace of the shard.
 	broken      atomic.Int64 // when the last silence ended; 0: never
-	trip, again atomic.Int64 // the longest of them, and of those of the silence before; 0: there was a better one since
+	trip, again atomic.Int64 // the longest of this silence, and of the one before; 0: there was a better one since
 }
 
 const (

@@ -99,7 +99,7 @@ func (h *histogram) String() string {
 	return text.String()
 }
 
-// caller asks with a deadline; 0: with none. It counts requests, and their times.
+// caller asks with a deadline; 0: with none. times counts the requests.
 type caller struct {
 	store    store.Store
 	charge   store.Charge

@@ -181,8 +181,8 @@ func (b *breaker) failed(ctx context.Context, in []*phase, err error) error {
 	return nil
 }
 
-// settled reports whether the store decides all requests about a charge: the circuit is closed, and
-// all processes have charged their hits of the last outage.
+// settled reports whether the store decides all requests about a charge. Then the circuit is closed,
+// and all processes have charged their hits of the last outage.
 func (b *breaker) settled(c *store.Charge) bool {
 	p := b.of(b.Remote.Shard(c)).phase.Load()
 	return p.state == Closed && !p.tells()

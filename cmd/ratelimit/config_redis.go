@@ -30,7 +30,7 @@ func redisType(to *string) settings.Value {
 }
 
 // opTimeout is the default of REDIS_OP_TIMEOUT. In the original a call of Redis ends with its
-// caller only. Its REDIS_TIMEOUT, which bounds connecting, has this default.
+// caller only. The original's REDIS_TIMEOUT, which bounds connecting, has this default.
 const opTimeout = 10 * time.Second
 
 func (c *config) completeRedis() []error {

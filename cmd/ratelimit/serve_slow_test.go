@@ -9,7 +9,7 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// As in the original, whose calls of Redis end with their caller only.
+// In the original a call of Redis ends with its caller only.
 func TestACallWithoutADeadlineWaitsForASlowRedis(t *testing.T) {
 	t.Parallel()
 	redis := startRedis(t, parts.RedisOptions{})

@@ -39,7 +39,7 @@ var (
 const (
 	minBackoff = 100 * time.Millisecond
 	maxBackoff = 400 * time.Millisecond // so that Redis is used again half a second after it is back
-	unfitWait  = 5 * time.Second        // after an error that an operator must mend
+	unfitWait  = 5 * time.Second        // after an error that only an operator can end
 
 	remakeAfter   = 10 * time.Second       // of nothing but errors: then Conn makes a new client
 	checkInterval = 500 * time.Millisecond // between checks of all nodes after failed commands

@@ -31,8 +31,8 @@ type Options struct {
 	Spent   func() store.Durations // times of requests; nil: unknown
 	Lost    func() uint64          // requests that failed before the limiter; nil means 0
 
-	// LocalCache returns the number of remembered denials, which are what the original has in its
-	// local cache; nil: there is no local cache. The limiter must have limiter.Options.Remembered.
+	// LocalCache returns the number of remembered denials, as the original's local cache has; nil:
+	// there is no local cache. The limiter must have limiter.Options.Remembered.
 	LocalCache func() int
 
 	// DecidedWithout returns the requests decided while Redis did not answer, which the original

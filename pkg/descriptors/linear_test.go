@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// many returns a document with that many descriptors of one key, whose values have a pattern.
+// many returns a document with a descriptor for each number, of one key. The values have a pattern.
 func many(pattern string, values ...int) []Source {
 	var b strings.Builder
 	b.WriteString("domain: edge\ndescriptors:\n")

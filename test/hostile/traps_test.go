@@ -16,8 +16,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// A trap is something that lies in the way of the program, or changes under it: a file, another
-// process, a peer that Weir connects to. A trap is no load, so nobody honest asks beside it.
+// A trap lies in the way of the program, or changes under it. Files, other processes and peers that
+// Weir connects to are traps. A trap is no load, so nobody honest asks beside it.
 type trap struct {
 	name  string
 	how   string // for SECURITY.md

@@ -102,7 +102,7 @@ func (p *ControlPlane) Restart(ctx context.Context) error {
 // Stop breaks all streams and closes the port.
 func (p *ControlPlane) Stop() { p.stop() }
 
-// Forget empties the cache, as a process that starts does. It must follow Stop.
+// Forget empties the cache, as a process that starts does. Call Stop before.
 func (p *ControlPlane) Forget() { p.cache = cachev3.NewSnapshotCache(false, cachev3.IDHash{}, nil) }
 
 // Set makes these resources all that there are for a node.

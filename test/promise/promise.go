@@ -174,8 +174,8 @@ func overLog(l algorithms.Limit, spans []span) int {
 }
 
 // gone adds the hits of spans, which are in the order of their ends. Where an interval that ends
-// with a span has an excess, the hit that began last goes: each later interval with another hit of
-// the excess has that one, too. So no fewer hits suffice.
+// with a span has an excess, the hit that began last goes. Each later interval with another hit of
+// the excess has that hit, too. So no fewer hits suffice.
 func gone(t *peaks, spans []span, value int64, excess func(s span) int64) (n int) {
 	var begins []int64 // of the hits that stay, in order
 	for _, s := range spans {

@@ -65,8 +65,8 @@ type Limit struct {
 	Period   time.Duration `json:"period_ns"`
 	Now      uint32        `json:"now"` // requests of the limit in force; 0 without a rule
 
-	// Stays is true where the record has no whole period of the rule's limit, and so says nothing about
-	// it: Requests and Burst are the ones in force.
+	// Stays is true where the record has no whole period of the rule's limit, and so says nothing
+	// about the limit. Requests and Burst are then the ones in force.
 	Stays bool `json:"stays"`
 
 	of descriptors.Limit // the limit in force, or a new one

@@ -258,7 +258,7 @@ descriptors:
 	}
 }
 
-// A limit that stays is not raised, whatever it denies.
+// A limit that stays is not raised, however much it denies.
 func TestALimitThatStaysIsNotRaised(t *testing.T) {
 	var traffic []*records.Record
 	for i := range 10 {

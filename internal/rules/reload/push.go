@@ -44,8 +44,8 @@ func (r *Reloader) Push(ctx context.Context, documents []descriptors.Source) err
 	return r.pushLocked(ctx, documents)
 }
 
-// So many calls of Push at once, and then one in that time, may write lines. Others push what a
-// control plane sends.
+// So many calls of Push at once, and then one in that time, may write lines. Other rooms push the
+// rules of a control plane.
 const (
 	pushesAtOnce = 10
 	pushEvery    = 5 * time.Second

@@ -22,8 +22,8 @@ type Status struct {
 	Resources int    // that the control plane asks for
 	Bad       int    // resources of these that are not in force
 	Ready     bool   // a response has come into force, at least in part
-	// Unconfirmed is when the stream ended after which no response has come, and rules of an earlier
-	// one are in force; the zero time while the control plane stands by its rules.
+	// Unconfirmed is the end of the last stream, while its rules are in force and no response has come
+	// since. The zero time: the control plane stands by its rules.
 	Unconfirmed time.Time
 	Reason      string // why the last stream ended, or why the last response was refused; "" when all is well
 }

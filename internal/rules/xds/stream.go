@@ -34,8 +34,8 @@ type sotw struct {
 	version string // of the last response that was accepted on this stream
 }
 
-// greet implements stream. It sends no version: a control plane that was restarted may have given
-// the same version to other rules, and would never send these.
+// greet implements stream, without a version. A control plane that was restarted may have given the
+// same version to other rules, and would never send these.
 func (s *sotw) greet(*rules) error { return s.request("", nil) }
 
 // answer implements stream. A refusal too carries the version of the last accepted response.

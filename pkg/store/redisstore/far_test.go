@@ -45,8 +45,8 @@ type far struct {
 // hang delays the answers from now on.
 func (f *far) hang(by time.Duration) { f.hangs.Store(int64(by)) }
 
-// freeze stops the server, as SIGSTOP does. It goes on with all that it has received when thaw is
-// called.
+// freeze stops the server, as SIGSTOP does. After thaw the server goes on with all that it has
+// received.
 func (f *far) freeze() (thaw func()) {
 	ice := make(chan struct{})
 	f.ice.Store(&ice)

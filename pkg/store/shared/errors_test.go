@@ -85,7 +85,7 @@ func TestACallerThatGivesUpIsNotAFailure(t *testing.T) {
 				}
 				ctx, cancel = context.WithDeadline(t.Context(), time.Now())
 				defer cancel()
-				if name != "take" { // it is decided: see TestARequestWithoutTimeForTheStoreIsDecidedAtOnce
+				if name != "take" { // the request is decided: see TestARequestWithoutTimeForTheStoreIsDecidedAtOnce
 					if err := call(r, ctx); !errors.Is(err, context.DeadlineExceeded) {
 						t.Errorf("with a deadline that has passed: %v; want context.DeadlineExceeded", err)
 					}

@@ -176,7 +176,7 @@ func (w *substitutes) meet(s *Store, charges []store.Charge) {
 }
 
 // part writes to each holder the state in which a request without the remote store found it. A
-// holder in the local store holds what its hits cost.
+// holder in the local store holds the cost of its hits.
 func (w *substitutes) part(charges []store.Charge, share store.Share) {
 	for i := range charges {
 		c := &charges[i]

@@ -115,7 +115,7 @@ func (s *Store) goOn(q *question) {
 	}
 }
 
-// before is what goOnFrom changes.
+// before has the fields that goOnFrom changes.
 type before struct {
 	limit algorithms.Limit
 	hits  int64
@@ -123,8 +123,8 @@ type before struct {
 }
 
 // goOnFrom has the local store go on from the states that the remote store told. If others share
-// that store, a part of the hits left counts as used. goOnFrom writes to all three, and restores the
-// charges and the decisions.
+// that store, a part of the hits left counts as used. goOnFrom writes to all three, and restores
+// the charges and the decisions.
 func (s *Store) goOnFrom(charges []store.Charge, states []store.State, decisions []algorithms.Decision) {
 	alone := s.breaker.fleet() == 1
 	var few [8]before

@@ -33,8 +33,8 @@ func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision)
 //	without   if it was not asked, or failed, the policies decide
 //
 // A transaction fails if its caller cancels Ctx before or during the wait, or if the local store
-// fails. The remote store is not asked if the deadline is nearer than leastTime, or has passed: each
-// transaction gets an answer in time, if there is time.
+// fails. The remote store is not asked if the deadline is nearer than leastTime, or has passed. So
+// each transaction gets an answer in time, if there is time.
 func (s *Store) TakeAll(transactions []store.Transaction, decided func(indexes []int)) {
 	r, _ := s.rounds.Get().(*round)
 	defer r.end()

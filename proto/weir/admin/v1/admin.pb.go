@@ -2030,8 +2030,8 @@ type RulesPage struct {
 	Errors []string `protobuf:"bytes,7,rep,name=errors,proto3" json:"errors,omitempty"`
 	// As in ListRulesResponse.
 	Warnings []string `protobuf:"bytes,8,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	// The time when the stream of the control plane ended, while rules of the stream are in force and the control plane
-	// has sent none since. It may have other rules by now.
+	// The time when the stream of the control plane ended, while its rules are in force and none came since.
+	// The control plane may have other rules by now.
 	UnconfirmedSince *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=unconfirmed_since,json=unconfirmedSince,proto3" json:"unconfirmed_since,omitempty"`
 	// The rules of all domains, domain by domain, in the order of the files. The page needs this field to be the last one.
 	Rules         []*Rule `protobuf:"bytes,9,rep,name=rules,proto3" json:"rules,omitempty"`

@@ -1,6 +1,6 @@
-// Fleet measures four sidecars over one Redis while Redis or a sidecar fails. Fleet starts Redis and
-// sidecars built from this tree. Clients send requests at fixed instants. The verdict comes only
-// from the requests and the answers, by the clock of the clients.
+// Fleet measures four sidecars over one Redis while Redis or a sidecar fails. Fleet starts Redis
+// and sidecars built from this tree. Clients send requests at fixed instants. The verdict comes
+// only from the requests and the answers, by the clock of the clients.
 //
 //	go -C bench run ./fleet
 //	go -C bench run ./fleet -scenario 'late|jitter' -mode leased -lasts 10s -- --redis-timeout=20ms

@@ -53,8 +53,8 @@ const (
 	neverWithin = -1   // the recovery of a fleet that has not recovered
 )
 
-// judge returns the verdict on a run with a timeout in each request; 0: none. Requests without a verdict count as errors alone: they may
-// have been charged, so over is a lower bound.
+// judge returns the verdict on a run with a timeout in each request; 0: none. Requests without a
+// verdict count as errors alone: they may have been charged, so over is a lower bound.
 func judge(limits []algorithms.Limit, run []exchange, o outage, timeout time.Duration) verdict {
 	v := verdict{asked: len(run)}
 	history := make([]promise.Request, 0, len(run))

@@ -110,8 +110,8 @@ func TestASingleHitTooManyIsFound(t *testing.T) {
 	}
 }
 
-// again returns how often a hit too many counts. A service that forgets the hit also passes the next
-// estimate.
+// again returns how often a hit too many counts. A service that forgets the hit also passes the
+// next estimate.
 func again(a algorithms.Algorithm) int {
 	if a == algorithms.SlidingWindowCounter {
 		return 2

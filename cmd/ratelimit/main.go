@@ -3,7 +3,8 @@
 // docs/migrating.md lists the differences.
 //
 // The program ignores arguments, as the original does, except for a lone help or version, and for
-// check, which says whether rules would load. The program translates its environment to an app.Config, as sidecar does with its settings.
+// check, which says whether rules would load. The program translates its environment to an
+// app.Config, as sidecar does with its settings.
 //
 // Exit codes: 0 after a signal; 1 variables or rules with mistakes, or a failure.
 package main

@@ -81,8 +81,8 @@ type TLS struct {
 	ClientNames []string // a client's certificate must have one of these names; empty: any name
 }
 
-// State is the directory in which counts in memory outlive the process. Without a Dir it is off. With
-// Redis these are the last states that Redis told, for a start while Redis is away.
+// State is the directory in which counts in memory outlive the process. Without a Dir it is off.
+// With Redis these are the last states that Redis told, for a start while Redis is away.
 type State struct{ Dir string }
 
 // Record is the directory in which all requests are recorded. Without a Dir it is off.

@@ -17,8 +17,8 @@ const (
 )
 
 // assume sets the number of processes for as long as Redis has not counted them. Of the setting and
-// the number in the directory the larger one counts. Too large a number admits too little, and never
-// too much. 0 is not known.
+// the number in the directory the larger one counts. Too large a number admits too little, and
+// never too much. 0 is not known.
 func (s *Stores) assume(setting, remembered int) {
 	s.redis.Assume(max(setting, remembered))
 	switch {

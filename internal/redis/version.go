@@ -64,11 +64,10 @@ func (v version) supported() bool {
 
 var errNoInfo = errors.New("INFO is refused")
 
-// askVersion asks the server at an address for its version and topology, and passes the whole answer
-// to told. KeyDB and Dragonfly answer
-// with the version of Redis that they are compatible with. A server whose ACL forbids INFO counts
-// as new enough, and returns errNoInfo. After other errors the server cannot be used now, and after
-// ErrVersion or ErrTopology not at all.
+// askVersion asks the server at an address for its version and topology, and passes the whole
+// answer to told. KeyDB and Dragonfly answer with the version of Redis that they are compatible
+// with. A server whose ACL forbids INFO counts as new enough, and returns errNoInfo. After other
+// errors the server cannot be used now, and after ErrVersion or ErrTopology not at all.
 func askVersion(
 	ctx context.Context, node rueidis.Client, address string, want topology, told func(info map[string]string),
 ) (version, error) {
@@ -111,8 +110,8 @@ func fieldsOf(text string) map[string]string {
 	return fields
 }
 
-// parseInfo returns the version and the mode in an answer to INFO. Valkey has its own version in valkey_version, and in
-// redis_version a version of Redis that Valkey is compatible with.
+// parseInfo returns the version and the mode in an answer to INFO. Valkey has its own version in
+// valkey_version, and in redis_version a version of Redis that Valkey is compatible with.
 func parseInfo(fields map[string]string) (v version, mode string) {
 	if text := fields["redis_version"]; text != "" {
 		v = version{"redis", text}

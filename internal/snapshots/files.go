@@ -53,9 +53,9 @@ func (c *counter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// replaceLocked gives the file at path another content, in one step. The bytes go to the disk before
-// the file gets its name, so no crash leaves half a file there. A failure leaves no new file. mu
-// must be held, and the directory.
+// replaceLocked gives the file at path another content, in one step. The bytes go to the disk
+// before the file gets its name, so no crash leaves half a file there. A failure leaves no new
+// file. mu must be held, and the directory.
 func (k *Keeper) replaceLocked(path string, fill func(to io.Writer) error) error {
 	f, fresh := k.files, path+".new"
 	to, err := f.create(fresh)

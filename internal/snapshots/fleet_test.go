@@ -14,8 +14,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// of runs a process of a fleet, which saves once for each number, after a time. of returns the number
-// that the process found, and its log.
+// of runs a process of a fleet, which saves once for each number, after a time. of returns the
+// number that the process found, and its log.
 func of(t *testing.T, dir string, wait time.Duration, numbers ...int) (found int, log string) {
 	t.Helper()
 	s, err := memstore.New(memstore.Options{Savable: true})

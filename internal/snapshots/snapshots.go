@@ -107,8 +107,8 @@ func (k *Keeper) enterLocked(ctx context.Context, tenure int) {
 	}
 }
 
-// holdLocked makes and locks the directory, if that is yet to be done. A snapshot from before is set
-// aside: the start could not read it. mu must be held.
+// holdLocked makes and locks the directory, if that is yet to be done. A snapshot from before is
+// set aside: the start could not read it. mu must be held.
 func (k *Keeper) holdLocked(ctx context.Context) error {
 	tenure, err := k.options.Dir.Hold()
 	if err != nil || tenure == k.tenure {

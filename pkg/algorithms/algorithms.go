@@ -155,10 +155,9 @@ func (s State) Unused() bool { return s.a|s.b == 0 }
 // the key can go into debt. The debt ends at -Capacity for a bucket and at 2*Requests for a sliding
 // count; a fixed window has no such bound.
 //
-// An instant before the last charge of the key counts as the instant of that charge. The waits in the
-// decision count from now all the same. The limit must
-// be valid. Take denies every hit under sliding_window_log, which has [Log.Take], and under
-// concurrency, which has [Slots.Decide].
+// An instant before the last charge of the key counts as the instant of that charge. The waits in
+// the decision count from now all the same. The limit must be valid. Take denies every hit under
+// sliding_window_log, which has [Log.Take], and under concurrency, which has [Slots.Decide].
 func Take(l Limit, s State, now Instant, hits int64, countRejected bool) (State, Decision) {
 	k := statefulOf(l.Algorithm)
 	if k == nil || l.Period <= 0 {
@@ -179,7 +178,8 @@ func (s State) charged(a Algorithm) Instant {
 	return s.last
 }
 
-// later returns the decision for an instant that lies wait before the instant of d. Waits of 0 stay.
+// later returns the decision for an instant that lies wait before the instant of d. Waits of 0
+// stay.
 func (d Decision) later(wait time.Duration) Decision {
 	if d.RetryAfter > 0 {
 		d.RetryAfter = saturate(uint64(d.RetryAfter) + uint64(wait))

@@ -158,8 +158,8 @@ func (n *node) movedSince(older *node, moved map[string]bool) {
 }
 
 // displaced returns the wildcards that have changed places with another one since an older branch.
-// The work is an insertion sort: a step for each pair that has changed places. After maxCovers steps
-// for each wildcard, displaced does not look any more whether the same value can match both.
+// The work is an insertion sort: a step for each pair that has changed places. After maxCovers
+// steps for each wildcard, displaced does not look any more whether the same value can match both.
 func displaced(wildcards []wildcard, older *branch) (all []*wildcard) {
 	var common []*wildcard
 	var ranks []int // in the older set

@@ -97,8 +97,8 @@ func (r *reader) resolve(v value) value {
 	return v
 }
 
-// widest is how many times as large as Options.MaxBytes the paths and levels of all rules may be. In
-// usual rules both take about as much as the documents.
+// widest is how many times as large as Options.MaxBytes the paths and levels of all rules may be.
+// In usual rules both take about as much as the documents.
 const widest = 4
 
 // fitsPaths counts the memory that a rule takes because it repeats the entries above it. An excess

@@ -8,8 +8,8 @@
 // are rows of tables, too.
 //
 // The attacks are rows of tables: messages, headers, floods, slow peers, connections, pages, keys,
-// the admin service, a Unix socket and a hostile Redis. SECURITY.md names each attack and each trap, and the bound
-// that holds; a test compares the page with the tables.
+// the admin service, a Unix socket and a hostile Redis. SECURITY.md names each attack and each
+// trap, and the bound that holds; a test compares the page with the tables.
 //
 // Without more each attack takes less than a second and meets a store of 20 000 keys. With the
 // environment variable HOSTILE=30s each lasts so long, and meets a million keys. `go test -v`

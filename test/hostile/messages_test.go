@@ -80,7 +80,8 @@ func mostDescriptors(a *assault) {
 	a.calls(4, 50, method, func(context.Context) io.Reader { return bytes.NewReader(body) })
 }
 
-// mostCharges sends requests of 4080 charges with keys of 500 bytes, and of 4120, which are refused.
+// mostCharges sends requests of 4080 charges with keys of 500 bytes, and of 4120, which are
+// refused.
 func mostCharges(a *assault) {
 	of := func(descriptors int) []byte {
 		entries := make([]entry, descriptors)

@@ -10,7 +10,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// The table of SECURITY.md has a row for each attack and each trap, in order. UPDATE=1 writes the rows.
+// The table of SECURITY.md has a row for each attack and each trap, in order. UPDATE=1 writes the
+// rows.
 func TestTheSecurityPageNamesEachAttackAndItsBound(t *testing.T) {
 	root, err := parts.Root()
 	if err != nil {

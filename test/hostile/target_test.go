@@ -35,7 +35,8 @@ descriptors:
     rate_limit: {algorithm: sliding_window_log, unit: hour, requests_per_unit: 1000}
 `
 
-// manyLimits is a rule for `many` with as many limits as a rule may have. Requests for `many` always pass.
+// manyLimits is a rule for `many` with as many limits as a rule may have. Requests for `many`
+// always pass.
 func manyLimits() string {
 	var b strings.Builder
 	b.WriteString("  - key: many\n    rate_limits:\n")

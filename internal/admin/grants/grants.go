@@ -11,8 +11,8 @@
 //	                   for a start without Redis
 //
 // A Keeper ends a grant by the wall clock of its process, also after a step of that clock. A grant
-// that has ended stays for the grace time, as the clock may have been wrong. See [limiter.Grant] for
-// the effect of a grant.
+// that has ended stays for the grace time, as the clock may have been wrong. See [limiter.Grant]
+// for the effect of a grant.
 package grants
 
 import (
@@ -102,8 +102,8 @@ const maxRule = 512
 
 // Grant keeps a grant and puts it in force, in place of an earlier one for the same key and limit.
 // Grant sets ID, Given and Rule. The errors wrap [limiter.ErrInvalidGrant],
-// [limiter.ErrNotGrantable] or [limiter.ErrTooManyGrants]: then nothing has changed. Any other error
-// says why Redis has not confirmed the grant. The grant then is in force, or never will be.
+// [limiter.ErrNotGrantable] or [limiter.ErrTooManyGrants]: then nothing has changed. Any other
+// error says why Redis has not confirmed the grant. The grant then is in force, or never will be.
 func (k *Keeper) Grant(ctx context.Context, in limiter.Grant) (given, replaced *limiter.Grant, err error) {
 	now := k.wall()
 	g := in

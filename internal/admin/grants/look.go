@@ -144,8 +144,8 @@ func (l *look) next(ctx context.Context) (done bool, err error) {
 }
 
 // add adds the changes of a page. Grants above the bounds have no effect here. A resync then stops,
-// and changes follow from the version of its begin on. Another look goes on, as known grants may end
-// with the changes to come.
+// and changes follow from the version of its begin on. Another look goes on, as known grants may
+// end with the changes to come.
 func (l *look) add(changes map[string]*limiter.Grant) {
 	for at, g := range changes { // of two changes of a slot the later one counts
 		was, again := l.changes[at]

@@ -175,7 +175,8 @@ func TestGrantsAboveTheBoundHereHaveNoEffect(t *testing.T) {
 	})
 }
 
-// A look stops at the bound. A grant that was read before, and revoked meanwhile, ends all the same.
+// A look stops at the bound. A grant that was read before, and revoked meanwhile, ends all the
+// same.
 func TestARevokeWhileALookStopsAtTheBoundIsSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlow(t, 20*pageSize)

@@ -418,7 +418,8 @@ func TestAGrantThatWasAnsweredWithAnErrorComesNoLater(t *testing.T) {
 	}
 }
 
-// The clock of Redis goes back or ahead, or another server takes over: a grant is given all the same.
+// The clock of Redis goes back or ahead, or another server takes over: a grant is given all the
+// same.
 func TestAGrantIsGivenAfterAStepOfTheClockOfRedis(t *testing.T) {
 	r := startRedis(t)
 	a := join(t, r)

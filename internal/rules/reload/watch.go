@@ -30,8 +30,8 @@ const (
 // the sources once no relevant file has changed for the debounce time. New content comes into
 // force, so that one swap of a Kubernetes ConfigMap is one reload, and a touch is no reload. On a
 // file system without events, Run compares the sources at every poll time, and reads a changed file
-// again until two readings are equal. So does a file that became shorter and lost most of its rules.
-// Without sources, Run only waits.
+// again until two readings are equal. So does a file that became shorter and lost most of its
+// rules. Without sources, Run only waits.
 func (r *Reloader) Run(ctx context.Context) error {
 	if len(r.options.Paths) == 0 && r.options.Settings == "" {
 		<-ctx.Done()
@@ -133,9 +133,9 @@ func (w *watch) reload(ctx context.Context) {
 	}
 }
 
-// doubts reports whether files must be read once more: a file has become shorter and would lose more
-// than half of its rules. A part of a rule file is often a rule file too, and a program that writes
-// it in place may pause. The same content once more is meant.
+// doubts reports whether files must be read once more: a file has become shorter and would lose
+// more than half of its rules. A part of a rule file is often a rule file too, and a program that
+// writes it in place may pause. The same content once more is meant.
 func (w *watch) doubts(ctx context.Context, read reading) bool {
 	before := w.doubted
 	w.doubted = nil
@@ -154,8 +154,9 @@ func (w *watch) doubts(ctx context.Context, read reading) bool {
 	return true
 }
 
-// cutOff returns a file that is shorter than in force and has less than half as many rules, and both
-// numbers. The result is "" without such a file, and for a reading with mistakes, which is refused.
+// cutOff returns a file that is shorter than in force and has less than half as many rules, and
+// both numbers. The result is "" without such a file, and for a reading with mistakes, which is
+// refused.
 func (r *Reloader) cutOff(read reading) (file string, was, is int) {
 	r.mu.Lock()
 	sizes := make(map[string]int, len(r.files))

@@ -154,8 +154,8 @@ const (
 const maxLevels = 1000
 
 // convert turns an encoded RateLimitConfig into a rule document in JSON: the fields of the messages
-// are the keys of rule files. A field with its zero value is left out, as in proto3. But a limit has
-// its unit and its number: 0 is a number that a control plane may mean.
+// are the keys of rule files. A field with its zero value is left out, as in proto3. But a limit
+// has its unit and its number: 0 is a number that a control plane may mean.
 func convert(name string, data []byte) descriptors.Source {
 	source := descriptors.Source{Name: name, Generated: true}
 	var config ratelimitv3.RateLimitConfig

@@ -10,9 +10,10 @@ import (
 )
 
 // gate keeps resets of this process apart from its requests over several slots. The gate is not the
-// breaker, which says whether Redis is asked. A reset between the two round trips of a request would
-// forget the reserved hits, and the settlement would give back hits of others. So a reset waits for the requests under way that reserve its keys, and later
-// requests for these keys wait for the reset.
+// breaker, which says whether Redis is asked. A reset between the two round trips of a request
+// would forget the reserved hits, and the settlement would give back hits of others. So a reset
+// waits for the requests under way that reserve its keys, and later requests for these keys wait
+// for the reset.
 //
 // Keys are told apart by hash: two keys with one number only wait for each other.
 type gate struct {

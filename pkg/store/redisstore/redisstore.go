@@ -194,8 +194,8 @@ func (s *Store) Close() { s.stop() }
 // some five seconds after the first count. See Options.CountFleet.
 func (s *Store) Assume(processes int) { s.assumed.Store(int64(processes)) }
 
-// AwaitCount waits until this process has made itself known for the first time, or has failed to, and
-// fails only when ctx ends before that. Options.CountFleet must be set.
+// AwaitCount waits until this process has made itself known for the first time, or has failed to,
+// and fails only when ctx ends before that. Options.CountFleet must be set.
 func (s *Store) AwaitCount(ctx context.Context) error {
 	select {
 	case <-s.fleet.begun:

@@ -164,8 +164,8 @@ func (s *server) items() (all []seedItem) {
 	return all
 }
 
-// seedCalls returns the calls of the script for items, which are sorted by slot. A call has the keys of
-// one slot.
+// seedCalls returns the calls of the script for items, which are sorted by slot. A call has the
+// keys of one slot.
 func seedCalls(items []seedItem) (all []rueidis.LuaExec) {
 	for len(items) > 0 {
 		n := 1

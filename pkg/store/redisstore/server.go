@@ -62,8 +62,8 @@ func newServer(b *base, n names, target redis.Target, c connection) *server {
 	return s
 }
 
-// primaries returns the names of the nodes by number; "": there is no such node. Without known nodes
-// the server has one.
+// primaries returns the names of the nodes by number; "": there is no such node. Without known
+// nodes the server has one.
 func (s *server) primaries() []string {
 	if all := s.connection.Primaries(); len(all) > 0 {
 		return all

@@ -9,14 +9,15 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// silenceDoubt is how long a shard that may be silent is in doubt. After a stall of this process the
-// answers that are there can be read meanwhile.
+// silenceDoubt is how long a shard that may be silent is in doubt. After a stall of this process
+// the answers that are there can be read meanwhile.
 const silenceDoubt = 25 * time.Millisecond
 
 // mostDoubts bounds the doubts of one silence. A doubt that lasted too long was a stall.
 const mostDoubts = 4
 
-// watch finds the silence of a node. While the node owes answers, one timer looks whether some came.
+// watch finds the silence of a node. While the node owes answers, one timer looks whether some
+// came.
 type watch struct {
 	timer  *time.Timer // nil until the first use
 	looks  time.Time   // when the timer looks; zero: it is stopped

@@ -101,8 +101,8 @@ func newCircuit(b *breaker, shard int, first bool) *circuit {
 	return c
 }
 
-// tellingSlack is the time in which a process charges its hits after it has found out that the store
-// is back.
+// tellingSlack is the time in which a process charges its hits after it has found out that the
+// store is back.
 const tellingSlack = time.Second
 
 // tells reports whether other processes may still have hits of an outage that the store has not

@@ -41,8 +41,8 @@
 // [store.Unanswered] charges only the hits that the remote store has not applied itself.
 //
 // Each process finds out by itself that the remote store is back. The rest is for all, so all
-// should charge their hits first. Limits stay divided until all have, for as long as the outage was,
-// at most for 1.4 seconds.
+// should charge their hits first. Limits stay divided until all have, for as long as the outage
+// was, at most for 1.4 seconds.
 //
 // # Holders
 //

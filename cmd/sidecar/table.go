@@ -260,8 +260,8 @@ func countSettings(c *config) []setting {
 		},
 		{
 			"state-dir", "", settings.Text(&c.State.Dir, "directory", nil),
-			`directory in which counts in memory outlive a restart, and a crash but for 10 seconds; made if it is missing, ` +
-				`for one process at a time ("" = off). ` +
+			`directory in which counts in memory outlive a restart, and a crash but for 10 seconds ("" = off). ` +
+				`One process at a time may use it. ` +
 				`With Redis the directory has the last counts, for a start without Redis`,
 		},
 	}

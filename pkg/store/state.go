@@ -92,8 +92,8 @@ type Unanswered interface {
 
 // Part says how a process has decided hits of a bucket without the remote store. The hits took the
 // gain of a part of the limit, Mine of each Of hits, from the instant Full on. At that instant the
-// bucket would have been full without the hits of this process. The zero value says nothing: the bucket may
-// have been empty before.
+// bucket would have been full without the hits of this process. The zero value says nothing: the
+// bucket may have been empty before.
 type Part struct {
 	Full     algorithms.Instant // by the clock of [State].Now
 	Mine, Of uint32             // Mine is at most Of

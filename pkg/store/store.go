@@ -118,9 +118,9 @@ type Store interface {
 	// decided with their indexes, on the calling goroutine. A call may have several indexes, and each
 	// index comes once. The slice is valid during the call. TakeAll returns after all indexes.
 	//
-	// A transaction whose Ctx ends, by its deadline or by its cancellation, waits no longer. A store may
-	// decide a transaction after its deadline, if that takes no wait. A Ctx may have a deadline and a
-	// nil Done.
+	// A transaction whose Ctx ends, by its deadline or by its cancellation, waits no longer. A store
+	// may decide a transaction after its deadline, if that takes no wait. A Ctx may have a deadline
+	// and a nil Done.
 	TakeAll(transactions []Transaction, decided func(indexes []int))
 
 	// Peek writes the decision that charges[i] alone would get now to decisions[i]. Peek charges
@@ -179,8 +179,8 @@ type Remote interface {
 	// Later charges c.Hits to the key of c as at an earlier instant of the store's clock, also hits
 	// above the limit, and returns at once. Only Key, Limit and Hits of c count. The store adds up the
 	// hits of a key and applies the sum after a moment. A later Take, Peek or Reset of that key comes
-	// after the sum. Hits of a bucket cost their number less the gain of their part. Hits that
-	// cannot be charged in time, and hits above the store's bounds, are dropped and counted in metrics.
+	// after the sum. Hits of a bucket cost their number less the gain of their part. Hits that cannot
+	// be charged in time, and hits above the store's bounds, are dropped and counted in metrics.
 	Later(c *Charge, at algorithms.Instant, part Part)
 
 	// HoldLater applies a charge with a Hold as at an earlier instant of the store's clock, and
@@ -196,8 +196,8 @@ type Remote interface {
 	// Limit: the clock of [State].Now, of Later and of HoldLater.
 	Now(l algorithms.Limit) algorithms.Instant
 
-	// Shards returns the names of the store's shards: the parts that may be away alone. A shard has its
-	// index as number, and "" stands for a number without a shard. At least one shard has a name.
+	// Shards returns the names of the store's shards: the parts that may be away alone. A shard has
+	// its index as number, and "" stands for a number without a shard. At least one shard has a name.
 	Shards() []string
 
 	// Shard returns the number of the shard of a charge's key. Only Key, Limit, and whether there is a
@@ -207,12 +207,12 @@ type Remote interface {
 	// Health returns how a shard answers now, without a lock.
 	Health(shard int) Health
 
-	// Silences returns a channel that holds a value after a shard has fallen silent. While callers wait
-	// for a silent shard, more values come.
+	// Silences returns a channel that holds a value after a shard has fallen silent. While callers
+	// wait for a silent shard, more values come.
 	Silences() <-chan struct{}
 
-	// Release has all calls for a shard fail, as after their deadline, but those of Await. Release does
-	// not wait for that, and returns the number of the calls.
+	// Release has all calls for a shard fail, as after their deadline. Calls of Await go on. Release
+	// does not wait for that, and returns the number of the calls.
 	Release(shard int) (calls int)
 
 	// Await returns nil if a shard would serve now. While ctx lasts, Await waits for a connection that
@@ -236,9 +236,9 @@ type Health struct {
 const Circle = 1 << 24
 
 // Share is the share of a process in each limit, while the store is away. The share is an arc of a
-// circle, and the arcs of all processes fill the circle. The hits of a limit are points on the circle at equal distances.
-// So the shares in a limit are whole numbers, and their sum is the limit. The zero value is not
-// known: the whole.
+// circle, and the arcs of all processes fill the circle. The hits of a limit are points on the
+// circle at equal distances. So the shares in a limit are whole numbers, and their sum is the
+// limit. The zero value is not known: the whole.
 type Share struct{ From, To uint32 }
 
 // Admitted gives the verdict on a request. A denied charge in Enforce mode denies the request. So

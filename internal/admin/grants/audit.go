@@ -16,8 +16,8 @@ func (k *Keeper) audit(ctx context.Context, text string, g *limiter.Grant, more 
 	k.options.Logger.LogAttrs(ctx, slog.LevelWarn, text, attrs...) //nolint:sloglint // the callers have constant texts
 }
 
-// Of lines about single grants, linesAtOnce pass at once, and then one each linesEvery. Files, Redis
-// and other processes can change many grants at a time.
+// Of lines about single grants, linesAtOnce pass at once, and then one each linesEvery. Files,
+// Redis and other processes can change many grants at a time.
 const (
 	linesAtOnce = 20
 	linesEvery  = time.Second

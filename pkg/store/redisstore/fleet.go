@@ -16,11 +16,11 @@ import (
 )
 
 // fleet makes this process known to the others that share the main server under one prefix. A beat
-// tells the load of this process, and learns its share of the limits. Each process calls a script about
-// every second; many processes call it more rarely, as a call costs the time for all. A process is
-// known for ten seconds after its last beat, so a process that is cut off keeps its share for so
-// long. Redis can run a call long after the process has given the call up, so a call carries a
-// deadline.
+// tells the load of this process, and learns its share of the limits. Each process calls a script
+// about every second; many processes call it more rarely, as a call costs the time for all. A
+// process is known for ten seconds after its last beat, so a process that is cut off keeps its
+// share for so long. Redis can run a call long after the process has given the call up, so a call
+// carries a deadline.
 type fleet struct {
 	server *server
 	script *rueidis.Lua

@@ -43,8 +43,8 @@ func quiet(s *Store) {
 }
 
 // Hits that are carried back after an outage cost as much as hits charged at their own instants. A
-// bucket may lose its gain between the first process that tells and the last. A process may charge a
-// hit too much, and in a log the hits of one slot of time.
+// bucket may lose its gain between the first process that tells and the last. A process may charge
+// a hit too much, and in a log the hits of one slot of time.
 func TestCarriedHitsCostAsIfChargedAtTheirInstants(t *testing.T) {
 	for _, a := range algorithms.RateAlgorithms() {
 		for seed := range uint64(12) {

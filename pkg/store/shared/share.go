@@ -29,8 +29,8 @@ func isLocal(c *store.Charge) bool {
 	return c.OnError != store.OnErrorAllow && c.OnError != store.OnErrorDeny
 }
 
-// units returns the units of a hit under a limit. All numbers of the limit fit in units. A bucket in
-// whole tokens gains whole hits, so its costs are rounded up to whole hits.
+// units returns the units of a hit under a limit. All numbers of the limit fit in units. A bucket
+// in whole tokens gains whole hits, so its costs are rounded up to whole hits.
 func units(l algorithms.Limit) uint32 {
 	if l.Algorithm == algorithms.TokenBucketInteger {
 		return 1
@@ -83,8 +83,8 @@ func cost(c *store.Charge, share store.Share) int64 {
 	return max(-algorithms.MaxHits, min(algorithms.MaxHits, c.Hits*by))
 }
 
-// partOf returns the part of the limit that the local store has given to a charge. at is the instant
-// of the decision by the remote store's clock. The wait until the key is full shows when it
+// partOf returns the part of the limit that the local store has given to a charge. at is the
+// instant of the decision by the remote store's clock. The wait until the key is full shows when it
 // would be full without the charge.
 func partOf(c *store.Charge, d *algorithms.Decision, at algorithms.Instant, share store.Share) store.Part {
 	if c.Limit.Requests == 0 || !isLocal(c) {

@@ -9,16 +9,16 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// level is hits to charge to a bucket, less the gain of the bucket since. A hit of long ago may cost
-// nothing: a bucket that was charged at its instant would be full again.
+// level is hits to charge to a bucket, less the gain of the bucket since. A hit of long ago may
+// cost nothing: a bucket that was charged at its instant would be full again.
 //
-// A process that decides alone has a part of the limit. The gain of this part is for the hits of the
-// process, from the instant at which the bucket would be full without them. Before, the gain fills
-// the hits of others. So Redis and all processes together never have a smaller deficit than with
-// hits charged at their own instants. See decision 66.
+// A process that decides alone has a part of the limit. The gain of this part is for the hits of
+// the process, from the instant at which the bucket would be full without them. Before, the gain
+// fills the hits of others. So Redis and all processes together never have a smaller deficit than
+// with hits charged at their own instants. See decision 66.
 //
-// told and all are deficits of a bucket that gains by the part. told has the hits of which Redis was
-// told, and all has all hits. So the difference is owed. Both are full at the end together.
+// told and all are deficits of a bucket that gains by the part. told has the hits of which Redis
+// was told, and all has all hits. So the difference is owed. Both are full at the end together.
 type level struct {
 	limit     algorithms.Limit // of the two states: the capacity is beyond all hits
 	full      algorithms.Instant

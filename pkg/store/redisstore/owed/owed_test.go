@@ -429,9 +429,10 @@ func (d *deficit) take(at algorithms.Instant, perSecond float64, hits int64) {
 	d.lacks += float64(hits)
 }
 
-// A Book owes hits of a bucket, and Redis has a deficit. The sum is the deficit after all hits, each
-// charged at its own instant: never less, and more by rounding only. No refused or lost call changes
-// that. If two calls are under way and the first one is refused, its hits may be owed in full.
+// A Book owes hits of a bucket, and Redis has a deficit. The sum is the deficit after all hits,
+// each charged at its own instant: never less, and more by rounding only. No refused or lost call
+// changes that. If two calls are under way and the first one is refused, its hits may be owed in
+// full.
 func TestHitsOfABucketAreOwedLessTheGainOfTheirPart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var b Book

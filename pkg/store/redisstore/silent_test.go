@@ -241,8 +241,8 @@ func TestAFrozenNodeDelaysOnlyItsOwnCallersAndNotForLong(t *testing.T) {
 	})
 }
 
-// The machine may be busy, so the bound is far above the 50 ms of the tests in virtual time, and far
-// below the silence.
+// The machine may be busy, so the bound is far above the 50 ms of the tests in virtual time, and
+// far below the silence.
 func TestNobodyWaitsThroughAStoppedServer(t *testing.T) {
 	r := ownRedis(t)
 	proxy := must.Get(parts.StartProxy(r.Address()))(t)

@@ -108,9 +108,9 @@ func (b *breaker) of(shard int) *circuit {
 // fleet returns the number of processes that share the remote store, at least 1.
 func (b *breaker) fleet() int { return max(1, b.Remote.Health(0).Fleet) }
 
-// enter appends the phases of the shards of charges to in, if a request may ask all of them, else it
-// returns nil. After the answer the request must call succeeded or failed with the phases, or leave
-// them.
+// enter appends the phases of the shards of charges to in, if a request may ask all of them, else
+// it returns nil. After the answer the request must call succeeded or failed with the phases, or
+// leave them.
 func (b *breaker) enter(charges []store.Charge, in []*phase) []*phase {
 	return b.enterUnless(charges, in, func(*phase) bool { return false })
 }
@@ -181,8 +181,8 @@ func (b *breaker) failed(ctx context.Context, in []*phase, err error) error {
 	return nil
 }
 
-// settled reports whether the store decides all requests about a charge. Then the circuit is closed,
-// and all processes have charged their hits of the last outage.
+// settled reports whether the store decides all requests about a charge. Then the circuit is
+// closed, and all processes have charged their hits of the last outage.
 func (b *breaker) settled(c *store.Charge) bool {
 	p := b.of(b.Remote.Shard(c)).phase.Load()
 	return p.state == Closed && !p.tells()

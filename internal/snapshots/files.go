@@ -6,13 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 )
 
 // files is the operations that change the directory; a test lets them fail.
 type files interface {
-	create(path string) (file, error) // of mode 0600; replaces a file
+	create(path string) (file, error) // of mode 0600; replaces what is there
 	rename(from, to string) error
 	remove(path string) error
 	syncDir(path string) error
@@ -27,7 +26,10 @@ type file interface {
 type system struct{}
 
 func (system) create(path string) (file, error) {
-	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	if err := os.RemoveAll(path); err != nil { // of a process that was killed, or of somebody else: a pipe never takes all
+		return nil, err
+	}
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 }
 
 func (system) rename(from, to string) error { return os.Rename(from, to) }

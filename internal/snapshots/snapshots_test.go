@@ -19,6 +19,7 @@ import (
 	"github.com/weirproxy/weir/internal/lockfile"
 	"github.com/weirproxy/weir/internal/testing/deptest"
 	"github.com/weirproxy/weir/internal/testing/metricstest"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/memstore"
@@ -177,6 +178,36 @@ func TestAFileThatIsNoSnapshotIsSetAside(t *testing.T) {
 			p.hit(t, 5)
 			if err := p.Save(t.Context()); err != nil || p.Stats().Refused != 1 {
 				t.Errorf("Save: %v, %+v; want 1 refused", err, p.Stats())
+			}
+		})
+	}
+}
+
+// Somebody may put anything in the place of the new file while the process runs. A pipe that
+// somebody holds open and does not read takes 64 KiB; a Save, and so the stop, would wait for room.
+func TestNothingInPlaceOfTheNewFileStopsASave(t *testing.T) {
+	for name, spoil := range map[string]func(path string) error{
+		"pipe": func(path string) error {
+			if err := syscall.Mkfifo(path, 0o600); err != nil {
+				return err
+			}
+			pipe, err := os.OpenFile(path, os.O_RDWR, 0)
+			if err == nil {
+				t.Cleanup(func() { _ = pipe.Close() })
+			}
+			return err
+		},
+		"directory": func(path string) error { return os.MkdirAll(filepath.Join(path, "more"), 0o700) },
+		"link":      func(path string) error { return os.Symlink("/etc/hostname", path) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			p := start(t, dir, system{})
+			p.hit(t, 20_000)
+			must.Do(t, spoil(filepath.Join(dir, "states.new")))
+			must.Do(t, p.Save(t.Context()))
+			if got := names(t, dir); !slices.Equal(got, []string{"states"}) {
+				t.Errorf("got the files %q, want states alone", got)
 			}
 		})
 	}

@@ -80,7 +80,7 @@ func endedTogether(t *testing.T, e Env) {
 	e.takeAll(t, all)
 	decided := false
 	for i, want := range []error{nil, context.Canceled, nil, context.DeadlineExceeded, nil} {
-		if want == context.DeadlineExceeded && all[i].Err == nil { // decided at once
+		if errors.Is(want, context.DeadlineExceeded) && all[i].Err == nil { // decided at once
 			want, decided = nil, true
 		}
 		if !errors.Is(all[i].Err, want) || all[i].Admitted != (want == nil) {

@@ -8,8 +8,9 @@ import (
 )
 
 const (
-	// shortSilence is the shortest silence of Redis at which a sidecar stops asking.
-	shortSilence = 25 * time.Millisecond
+	// shortWait is half the default time that a request waits for Redis. Without an answer that took
+	// longer, Redis has answered all requests.
+	shortWait = 5 * time.Millisecond
 	// sureOutage is an outage that each sidecar must report, however busy the machine is.
 	sureOutage = 5 * time.Second
 )
@@ -21,6 +22,7 @@ type seen struct {
 	quiet    bool // nothing happened to Redis or to a sidecar
 	away     bool // Redis was away for all sidecars for sureOutage
 	replaced bool // a sidecar has ended, and its metrics with it
+	opened   int  // circuits that had opened before the clients began, as a start on a busy machine can take long
 }
 
 // falseAlarms returns the metrics of the alerts in deploy/prometheus that contradict the clients.
@@ -46,10 +48,10 @@ func falseAlarms(all []drive.Metrics, s *seen) (alarms []string) {
 	wrong(sum("weir_decisions_total", `code="shadow_over_limit"`) > 0, "weir_decisions_total has decisions of a shadow mode")
 	lost := sum("weir_store_lost_hits_total")
 	wrong(lost > 0 && s.over == 0, "weir_store_lost_hits_total is %d, and no limit was passed", lost)
-	opened := sum("weir_store_opened_total")
-	wrong(s.quiet && opened > 0 && s.slowest < shortSilence, "weir_store_opened_total is %d, and no answer took %v", opened, shortSilence)
+	opened := sum("weir_store_opened_total") - s.opened
+	wrong(s.quiet && opened > 0 && s.slowest < shortWait, "weir_store_opened_total has grown by %d, and no answer took %v", opened, shortWait)
 	without := sum("weir_store_fallback_decisions_total")
-	wrong(s.quiet && without > 0 && s.slowest < shortSilence/5, "weir_store_fallback_decisions_total is %d, and all answers were fast", without)
+	wrong(s.quiet && without > 0 && s.slowest < shortWait, "weir_store_fallback_decisions_total is %d, and all answers were fast", without)
 	if s.replaced {
 		return alarms
 	}

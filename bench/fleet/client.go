@@ -22,11 +22,12 @@ type client struct {
 	begun   time.Time
 	timeout time.Duration // each request says that its caller waits for that long; 0: nothing
 	charged [][]int
-	note    func(e *exchange, number int) // gets each end, one at a time; nil: nobody needs it
+	note    func(e *exchange, number int) // gets each end, one at a time, with mu held; nil: nobody needs it
 
 	mu   sync.Mutex
 	wire *drive.Wire // nil: there is no connection
 	open map[uint32]pending
+	next int // requests that note will send
 	all  []exchange
 	why  map[string]int // errors by their text
 }
@@ -54,18 +55,20 @@ func (c *client) run(ctx context.Context, requests [][]byte, schedule []due) []e
 		}
 		c.send(requests[d.key], c.charged[d.key], n)
 	}
-	for until := time.Now().Add(longest); pause(ctx, 3*held) && time.Now().Before(until) && c.waits(); {
+	for until := time.Now().Add(longest); pause(ctx, redial) && time.Now().Before(until) && c.waits(); {
 	}
 	cancel()
 	dialing.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return c.all
 }
 
-// waits reports whether requests are open.
+// waits reports whether requests are open, or will be sent.
 func (c *client) waits() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.open) > 0
+	return len(c.open)+c.next > 0
 }
 
 // stayConnected keeps a connection and reads answers until ctx ends.
@@ -124,6 +127,13 @@ func (c *client) send(request []byte, charged []int, number int) {
 		defer c.mu.Unlock()
 		c.endLocked(p, unreached)
 	}
+}
+
+// sent notes that one request less will be sent.
+func (c *client) sent() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.next--
 }
 
 // ended notes the answer to a request.

@@ -53,7 +53,9 @@ func (h *holding) run(ctx context.Context, f *fleet, begun time.Time, r *result)
 				return
 			}
 			from := e.received
+			c.next++
 			time.AfterFunc(held, func() {
+				defer c.sent()
 				to := time.Now()
 				c.send(h.request("request_done", i, number), nil, -1)
 				mu.Lock()

@@ -141,21 +141,22 @@ weir_request_duration_seconds_count 10
 		change func(*seen)
 		alarms int
 	}{
-		"healthy":                        {page: healthy},
-		"lost, and no limit was passed":  {page: healthy + "weir_store_lost_hits_total 610\n", alarms: 1},
-		"lost, and over":                 {healthy + "weir_store_lost_hits_total 610\n", func(s *seen) { s.over = 600 }, 0},
-		"an error that no client saw":    {page: healthy + "weir_requests_total{code=\"error\"} 1\n", alarms: 1},
-		"an error that only clients saw": {healthy, func(s *seen) { s.errors = 1 }, 1},
-		"open, and all answers are fast": {page: healthy + "weir_store_opened_total 1\n", alarms: 1},
-		"open, and an answer is slow":    {healthy + "weir_store_opened_total 1\n", func(s *seen) { s.slowest = shortSilence }, 0},
-		"open, in an outage":             {healthy + "weir_store_opened_total 1\n", func(s *seen) { s.quiet, s.away = false, true }, 0},
-		"an outage without a word":       {healthy, func(s *seen) { s.quiet, s.away = false, true }, 1},
-		"without Redis, though fast":     {page: healthy + "weir_store_fallback_decisions_total{policy=\"local\"} 1\n", alarms: 1},
-		"fewer admitted":                 {healthy, func(s *seen) { s.admitted = 6 }, 1},
-		"fewer requests":                 {healthy, func(s *seen) { s.asked = 9 }, 1},
-		"another program since":          {healthy, func(s *seen) { s.asked, s.replaced = 20, true }, 0},
-		"rules that were refused":        {page: strings.Replace(healthy, "successful 1", "successful 0", 1), alarms: 1},
-		"a fault of Weir":                {page: healthy + "weir_store_disagreements_total 1\n", alarms: 1},
+		"healthy":                         {page: healthy},
+		"lost, and no limit was passed":   {page: healthy + "weir_store_lost_hits_total 610\n", alarms: 1},
+		"lost, and over":                  {healthy + "weir_store_lost_hits_total 610\n", func(s *seen) { s.over = 600 }, 0},
+		"an error that no client saw":     {page: healthy + "weir_requests_total{code=\"error\"} 1\n", alarms: 1},
+		"an error that only clients saw":  {healthy, func(s *seen) { s.errors = 1 }, 1},
+		"open, and all answers are fast":  {page: healthy + "weir_store_opened_total 1\n", alarms: 1},
+		"opened before the clients began": {healthy + "weir_store_opened_total 1\n", func(s *seen) { s.opened = 1 }, 0},
+		"open, and an answer is slow":     {healthy + "weir_store_opened_total 1\n", func(s *seen) { s.slowest = shortWait }, 0},
+		"open, in an outage":              {healthy + "weir_store_opened_total 1\n", func(s *seen) { s.quiet, s.away = false, true }, 0},
+		"an outage without a word":        {healthy, func(s *seen) { s.quiet, s.away = false, true }, 1},
+		"without Redis, though fast":      {page: healthy + "weir_store_fallback_decisions_total{policy=\"local\"} 1\n", alarms: 1},
+		"fewer admitted":                  {healthy, func(s *seen) { s.admitted = 6 }, 1},
+		"fewer requests":                  {healthy, func(s *seen) { s.asked = 9 }, 1},
+		"another program since":           {healthy, func(s *seen) { s.asked, s.replaced = 20, true }, 0},
+		"rules that were refused":         {page: strings.Replace(healthy, "successful 1", "successful 0", 1), alarms: 1},
+		"a fault of Weir":                 {page: healthy + "weir_store_disagreements_total 1\n", alarms: 1},
 	} {
 		s := calm
 		if test.change != nil {

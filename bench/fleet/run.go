@@ -69,6 +69,10 @@ func measure(ctx context.Context, s scenario, c course) (r result, err error) {
 	if err != nil {
 		return r, err
 	}
+	opened, err := f.metrics(ctx, "weir_store_opened_total")
+	if err != nil {
+		return r, err
+	}
 	wall, begun := time.Now().Round(0), time.Now()
 	var o outage
 	faulty := make(chan error, 1)
@@ -89,6 +93,9 @@ func measure(ctx context.Context, s scenario, c course) (r result, err error) {
 		return r, err
 	}
 	seen := seen{verdict: r.verdict, quiet: s.fault == nil, away: s.outage && c.lasts >= sureOutage, replaced: f.replaced}
+	for _, n := range opened {
+		seen.opened += int(n)
+	}
 	return r, errors.Join(r.readMetrics(ctx, f, &seen), r.count(ctx, f, &truth))
 }
 

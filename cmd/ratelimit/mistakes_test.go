@@ -100,7 +100,7 @@ func TestABadFirstConfigurationInFilesEndsTheProcessAndSaysWhy(t *testing.T) {
 					continue // it starts
 				}
 				var out, said bytes.Buffer
-				c := program(t, append(anyPort(), "RUNTIME_ROOT="+root, "FORCE_START_WITHOUT_INITIAL_CONFIG="+force))
+				c := program(t, append(anyPort(), "BACKEND_TYPE=memory", "RUNTIME_ROOT="+root, "FORCE_START_WITHOUT_INITIAL_CONFIG="+force))
 				c.Stdout, c.Stderr = &out, &said
 				var ended *exec.ExitError
 				if err := c.Run(); !errors.As(err, &ended) || ended.ExitCode() != 1 {

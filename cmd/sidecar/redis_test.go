@@ -56,7 +56,7 @@ redis_sentinel_password_file: `+watcher+"\n")
 }
 
 func TestMistakesInTheSettingsOfRedis(t *testing.T) {
-	secret := secretFile(t, password+"\n")
+	secret, empty := secretFile(t, password+"\n"), secretFile(t, "")
 	for _, tt := range []struct {
 		name string
 		args []string
@@ -67,7 +67,8 @@ func TestMistakesInTheSettingsOfRedis(t *testing.T) {
 		{"another store", []string{"--store=memcached"}, `--store: "memcached": must be memory or redis`},
 		{"two passwords", []string{"--store=redis", "--redis-url=redis://a", "--redis-url=redis://:x@a", "--redis-password-file", secret}, "redis: a password, and a file of the password: set only one of them"},
 		{"two passwords of sentinels", []string{"--store=redis", "--redis-url=redis-sentinel://a/main?sentinel_password=x", "--redis-sentinel-password-file", secret}, "redis: a password of Sentinel, and a file of the password of Sentinel: set only one of them"},
-		{"no password in the file", []string{"--store=redis", "--redis-url=redis://a", "--redis-password-file", os.DevNull}, "redis: file of the password: /dev/null: is empty, must hold the password"},
+		{"no password in the file", []string{"--store=redis", "--redis-url=redis://a", "--redis-password-file", empty}, "redis: file of the password: " + empty + ": is empty, must hold the password"},
+		{"a device", []string{"--store=redis", "--redis-url=redis://a", "--redis-password-file", os.DevNull}, "redis: file of the password: open /dev/null: must be a regular file"},
 		{"no file", []string{"--store=redis", "--redis-url=redis://a", "--redis-password-file=missing"}, "redis: file of the password: open missing: no such file or directory"},
 		{"prefix", []string{"--store=redis", "--redis-url=redis://a", "--redis-prefix={x}"}, `--redis-prefix: "{x}": must not be empty, and have no { and }`},
 		{"empty prefix", []string{"--store=redis", "--redis-url=redis://a", "--redis-prefix="}, `--redis-prefix: "": must not be empty, and have no { and }`},

@@ -187,7 +187,11 @@ func (o *outbox) followLocked(b *owed.Book, c *store.Charge) {
 
 // sendLocked sends the waiting part of an entry. followed says that a request follows at once.
 func (o *outbox) sendLocked(b *owed.Book, e owed.Entry, followed bool) {
-	t := o.telling(b.Tell(e, o.clocks()))
+	what := b.Tell(e, o.clocks())
+	if what == nil {
+		return
+	}
+	t := o.telling(what)
 	t.where.server.queue.put(&t.call, followed)
 }
 

@@ -18,8 +18,8 @@ type age struct {
 // slotsOfAPeriod bounds the memory of a log. A hit counts at most 3 % of a period too long.
 const slotsOfAPeriod = 32
 
-// add adds hits, and drops hits that are a period older than the newest.
-func (g *ages) add(l algorithms.Limit, more age) {
+// add adds hits, and drops hits that are a period older than the newest of the key.
+func (g *ages) add(l algorithms.Limit, more age, newest algorithms.Instant) {
 	slot := func(at algorithms.Instant) int64 { return int64(at) / max(1, int64(l.Period)/slotsOfAPeriod) }
 	all := *g
 	i := len(all)
@@ -32,8 +32,7 @@ func (g *ages) add(l algorithms.Limit, more age) {
 	} else {
 		all = slices.Insert(all, i, more)
 	}
-	newest := all[len(all)-1].at
-	for newest.Sub(all[0].at) >= l.Period {
+	for len(all) > 0 && newest.Sub(all[0].at) >= l.Period {
 		all = all[1:]
 	}
 	*g = all

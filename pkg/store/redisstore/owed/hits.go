@@ -141,7 +141,7 @@ func (h *Hits) add(c *store.Charge, late Late) {
 	case h.back || windowed(c.Limit.Algorithm):
 		h.sum = max(min(h.sum+c.Hits, mostSum), -mostSum)
 	case c.Limit.Algorithm == algorithms.SlidingWindowLog:
-		h.ages.add(c.Limit, age{late.At, c.Hits})
+		h.ages.add(c.Limit, age{late.At, c.Hits}, h.at)
 	default:
 		h.level.add(c.Limit, late.Part, late.At, c.Hits)
 	}

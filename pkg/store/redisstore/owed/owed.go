@@ -146,9 +146,13 @@ func (b *Book) Of(key []byte, now Clocks) (all []Entry) {
 }
 
 // Tell returns all of an entry that waits, which is then on the way. Call Told after the end of the
-// call.
+// call. The result is nil if nothing waits: a bucket may have gained its hits since the look.
 func (b *Book) Tell(e Entry, now Clocks) *Telling {
 	t := e.tell(now)
+	if len(t.Charges) == 0 {
+		b.Told(t, Applied, now)
+		return nil
+	}
 	e.tidy(b)
 	return t
 }

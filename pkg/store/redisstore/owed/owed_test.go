@@ -516,3 +516,25 @@ func TestARefusedCallDoesNotMakeHitsYounger(t *testing.T) {
 		}
 	}
 }
+
+// Between the look at a bucket and the call, the bucket can gain all of its hits. A call without
+// charges must not come of that.
+func TestABucketThatHasGainedAllOwesNoCall(t *testing.T) {
+	c := store.Charge{Key: []byte("k"), Limit: algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 1, Period: time.Second}, Hits: 1}
+	var b Book
+	b.Add(&c, Late{At: 1})
+	of := b.Of(c.Key, Clocks{Redis: 1})
+	if len(of) != 1 {
+		t.Fatalf("got %d entries, want 1", len(of))
+	}
+	later := Clocks{Redis: algorithms.Instant(time.Minute)}
+	if told := b.Tell(of[0], later); told != nil {
+		t.Errorf("got a telling of %v, want none", told.Charges)
+	}
+	if hits, _ := b.Size(); hits != 0 {
+		t.Errorf("the book has %d entries, want none", hits)
+	}
+	if counts := b.Drain(); counts.Expired != 1 || counts.Lost+counts.Unknown != 0 {
+		t.Errorf("got %+v, want one hit that does not matter any more", counts)
+	}
+}

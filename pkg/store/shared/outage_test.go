@@ -237,6 +237,35 @@ func TestTheRestIsNotUsedBeforeAllProcessesHaveToldTheirHits(t *testing.T) {
 	}
 }
 
+// While one process is cut off alone, the others admit the whole limit. Hits of the one come on
+// top: its part, in each window.
+func TestTheOthersAdmitTheWholeLimitWhenOneIsCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, all, windows = 4, 200, 12
+		f, end := newFleet(t, nil, n, 0)
+		defer end()
+		midnight()
+		limit := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: all, Period: time.Second}
+		f.show(t, limit)
+		f.links[0].is.Store(down)
+		time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second)))
+		for window := range windows {
+			var admitted [n]int
+			for i := range 2 * n * all {
+				c := store.Charge{Key: []byte("key"), Limit: limit, Hits: 1}
+				if is, _ := f.take(t, f.procs[i%n], []store.Charge{c}, false); is {
+					admitted[i%n]++
+				}
+				time.Sleep(time.Second / (2 * n * all))
+			}
+			if others := admitted[1] + admitted[2] + admitted[3]; others != all || admitted[0] != all/n {
+				t.Errorf("second %d: the one that is cut off admitted %d, the others %d; want %d and %d",
+					window, admitted[0], others, all/n, all)
+			}
+		}
+	})
+}
+
 // A process that is cut off admits at most its share of the hits it has not seen: (limit - seen) /
 // n. The connected processes admit the whole rest of the limit. So the fleet admits too many by at
 // most the shares of all processes that are cut off. If all are cut off nobody admits the rest, and

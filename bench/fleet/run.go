@@ -177,7 +177,8 @@ func (r *result) blame(why map[string]int) {
 }
 
 // count compares the hits of a limit of a day with the count in Redis, once the sidecars owe Redis
-// no hits.
+// no hits. For a time after an outage the first sidecar answers without the hits that others told
+// Redis. So count asks again while hits are missing.
 func (r *result) count(ctx context.Context, f *fleet, t *truth) error {
 	if t.partly.name == "" {
 		return nil
@@ -197,9 +198,13 @@ func (r *result) count(ctx context.Context, f *fleet, t *truth) error {
 			return fmt.Errorf("the sidecars owe Redis hits of %.0f keys: %w", owed, ctx.Err())
 		}
 	}
-	left, err := f.left(ctx, t.partly.name)
-	r.missing = t.counted - (int(t.partly.limit.Requests) - left)
-	return err
+	for until := time.Now().Add(longest); ; {
+		left, err := f.left(ctx, t.partly.name)
+		r.missing = t.counted - (int(t.partly.limit.Requests) - left)
+		if err != nil || r.missing <= 0 || time.Now().After(until) || !pause(ctx, 100*time.Millisecond) {
+			return err
+		}
+	}
 }
 
 // readMetrics compares the metrics of the sidecars with the truth of the clients.

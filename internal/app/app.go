@@ -169,7 +169,6 @@ func (p *process) openStores(context.Context) (err error) {
 	}
 	p.Limiter.Now = time.Now
 	p.limiter, err = limiter.New(p.stores.Store, p.Limiter)
-	p.stores.serves.Store(p.limiter)
 	return err
 }
 

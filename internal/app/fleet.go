@@ -46,17 +46,6 @@ func (s *Stores) countedFleet() int {
 	return 0
 }
 
-// requests returns the requests of this process since its start: the processes share limits by
-// their rates.
-func (s *Stores) requests() uint64 {
-	l := s.serves.Load()
-	if l == nil {
-		return 0
-	}
-	r := l.Requests()
-	return r.OK + r.OverLimit + r.Failed
-}
-
 // startWithoutRedis says how this process begins if Redis has not answered by now.
 func (p *process) startWithoutRedis(ctx context.Context) error {
 	if p.stores.redis == nil {

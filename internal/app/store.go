@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,7 +13,6 @@ import (
 	"github.com/weirproxy/weir/internal/admin/render"
 	"github.com/weirproxy/weir/internal/tracing"
 	"github.com/weirproxy/weir/pkg/algorithms"
-	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
@@ -47,7 +45,6 @@ type Stores struct {
 	redis  *redisstore.Store // nil without Redis
 	shared *shared.Store     // nil without Redis
 	fleet  fleetSource       // as long as Redis has not counted the processes
-	serves atomic.Pointer[limiter.Limiter]
 }
 
 // NewStores makes the store and waits for no connection. The caller closes the Stores.
@@ -63,7 +60,7 @@ func NewStores(o StoreOptions) (*Stores, error) {
 	}
 	r := *o.Redis
 	s := new(Stores)
-	r.Logger, r.CountFleet, r.Demand = o.Logger, true, s.requests
+	r.Logger, r.CountFleet = o.Logger, true
 	redis, err := redisstore.New(r)
 	if err != nil {
 		return nil, err

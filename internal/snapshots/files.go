@@ -11,7 +11,7 @@ import (
 
 // files is the operations that change the directory; a test lets them fail.
 type files interface {
-	create(path string) (file, error) // of mode 0600; replaces what is there
+	create(path string) (file, error) // of mode 0600; replaces any file there
 	rename(from, to string) error
 	remove(path string) error
 	syncDir(path string) error

@@ -37,7 +37,7 @@ func told(t *testing.T, s *Store) {
 }
 
 // The timeout of the store is long, as a call without an answer for that long has no known outcome.
-// Callers are faster, so none of them flies.
+// Callers are faster, so no caller flies.
 func TestHitsDecidedWhileRedisStandsStillAreCharged(t *testing.T) {
 	r := ownRedis(t)
 	s := open(t, urlOf("redis", r.Address()), Options{})

@@ -63,7 +63,8 @@ type Options struct {
 	// seconds, so that the other processes have the time to come back.
 	CountFleet bool
 	// Demand returns the requests of this process since its start. The processes share limits by their
-	// rates. Nil: all have equal shares.
+	// rates, and two shares can overlap for a second by the change of a rate. Nil: all have equal
+	// shares.
 	Demand func() uint64
 
 	Logger *slog.Logger

@@ -113,8 +113,8 @@ func TestARedisThatRefusesIsNamedOnceAndServedWithout(t *testing.T) {
 	}
 }
 
-// aboutOutage returns the lines about an outage, and the number of lines about the assumed size of the
-// fleet.
+// aboutOutage returns the lines about an outage, and the number of lines about the assumed size of
+// the fleet.
 func aboutOutage(lines []string) (outage []string, assumed int) {
 	outage = slices.DeleteFunc(slices.Clone(lines), func(line string) bool {
 		return strings.HasPrefix(parts.ParseLog(line).Message, "redis does not answer at the start")

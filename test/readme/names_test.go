@@ -51,7 +51,8 @@ func TestSettingsOfTheDocumentsExist(t *testing.T) {
 		}
 		help += string(out)
 	}
-	// Of other programs: kustomize, Helm, Envoy, Envoy Gateway, docker, redis-server, redis-cli, kubectl.
+	// Of other programs: kustomize, Helm, Envoy, Envoy Gateway, docker, redis-server, redis-cli,
+	// kubectl.
 	others := []string{"rm", "set", "mode", "concurrency", "save", "aclfile", "scan", "pattern", "no-raw", "from-file", "target", "config-path"}
 	for _, d := range documents(t) {
 		for _, line := range said(d) {

@@ -114,8 +114,8 @@ func TestAStartDoesNotWaitForARedisThatHangs(t *testing.T) {
 		if took := time.Since(begun); took != time.Second {
 			t.Errorf("the start took %v, want 1s", took)
 		}
+		s = newSlow(t, 20*pageSize)      // the process above still asks the first
 		s.takes = 900 * time.Millisecond // for each of the pages
-		s.values = newSlow(t, 20*pageSize).values
 		begun = time.Now()
 		p := start(t, func(o *Options) { o.Redis = s })
 		if took, known := time.Since(begun), len(p.List()); took != loadTimeout || known != 11*pageSize {

@@ -93,7 +93,7 @@ func TestRatelimitRunsAsNobodyInAFileSystemThatIsEmptyAndReadOnly(t *testing.T) 
 	env := variables(t, buildManifests(t, "contour").ratelimit(t), nil)
 	env["HOST"], env["GRPC_HOST"], env["DEBUG_HOST"] = "127.0.0.1", "127.0.0.1", "127.0.0.1"
 	env["PORT"], env["GRPC_PORT"], env["DEBUG_PORT"] = "0", "0", "0"
-	env["REDIS_SOCKET_TYPE"], env["REDIS_URL"], env["REDIS_TLS"] = "tcp", redis, "true"
+	env["BACKEND_TYPE"], env["REDIS_SOCKET_TYPE"], env["REDIS_URL"], env["REDIS_TLS"] = "redis", "tcp", redis, "true"
 	run := exec.CommandContext(parts.Soon(t), "/bin/ratelimit")
 	run.Dir = "/"
 	for name, value := range env {

@@ -30,9 +30,10 @@ func isLocal(c *store.Charge) bool {
 }
 
 // units returns the units of a hit under a limit. All numbers of the limit fit in units. A bucket
-// in whole tokens gains whole hits, so its costs are rounded up to whole hits.
+// in whole tokens gains whole hits, and a sliding count counts whole hits of a denied request. So
+// their costs are rounded up to whole hits.
 func units(l algorithms.Limit) uint32 {
-	if l.Algorithm == algorithms.TokenBucketInteger {
+	if l.Algorithm == algorithms.TokenBucketInteger || l.Algorithm == algorithms.SlidingWindowCounter {
 		return 1
 	}
 	return max(1, min(mostUnits, 1<<31/max(1, l.Requests, l.Burst)))
@@ -120,8 +121,7 @@ func toUnits(c *store.Charge, told *store.State, d *algorithms.Decision) {
 	case algorithms.TokenBucket:
 		high, low := bits.Mul64(b, by)
 		a, b = a*by+high, low
-	case algorithms.TokenBucketInteger: // a hit is a unit
-	default:
+	default: // of algorithms with one unit by is 1
 		a, b = a*by, b*by
 	}
 	told.State = algorithms.StateOf(last, a, b)

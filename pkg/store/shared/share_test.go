@@ -204,7 +204,7 @@ func TestSharesAreWholeHitsAndTheirSumIsTheLimit(t *testing.T) {
 // Nine of ten requests come to one of four processes. Shares by their loads let the fleet use the
 // whole limit in an outage, and not more; equal shares used half of it.
 func TestAFleetUsesALimitWhereItsLoadIs(t *testing.T) {
-	for _, a := range []algorithms.Algorithm{algorithms.TokenBucket, algorithms.FixedWindow, algorithms.SlidingWindowCounter} {
+	for _, a := range []algorithms.Algorithm{algorithms.TokenBucket, algorithms.FixedWindow} {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(1, 12))
 			f, end := newFleet(t, r, 4, 0)

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -75,9 +76,9 @@ func (c *crowded) awaitAway(before []int) {
 	}
 }
 
-// startCrowded starts two sidecars that share a Redis behind a proxy, and one that asks the Redis
-// itself.
-func startCrowded(t *testing.T, domain, rules string) (c *crowded, r *parts.Redis, p *parts.Proxy, fresh client) {
+// startCrowded starts two sidecars that share a Redis behind a proxy. fresh starts one that asks the
+// Redis itself: after the outage, as limits are divided by the sidecars that were there before.
+func startCrowded(t *testing.T, domain, rules string) (c *crowded, r *parts.Redis, p *parts.Proxy, fresh func() client) {
 	t.Helper()
 	r = startRedis(t, parts.RedisOptions{})
 	p = parts.ProxyFor(t, r.Address())
@@ -86,10 +87,12 @@ func startCrowded(t *testing.T, domain, rules string) (c *crowded, r *parts.Redi
 		c.start(t, rules, urlOf(p.Address()), "--fleet-size=2")
 	}
 	c.awaitState(t, "closed")
-	third := &fleet{}
-	third.start(t, rules, urlOf(r.Address()), patientFleet)
-	third.awaitState(t, "closed")
-	return c, r, p, third.clients[0]
+	return c, r, p, sync.OnceValue(func() client {
+		third := &fleet{}
+		third.start(t, rules, urlOf(r.Address()), patientFleet)
+		third.awaitState(t, "closed")
+		return third.clients[0]
+	})
 }
 
 // onOutages runs a test with each way in which Redis can be away. away begins an outage, and
@@ -153,13 +156,13 @@ func TestSlotsAroundAnOutageAreHeldOnceAndFreedByTheirEnds(t *testing.T) {
 			held[1] = append(held[1], got...)
 		}
 		end()
-		awaitLeft(t, fresh, "e2e", "alice", 1) // nine requests are in flight
+		awaitLeft(t, fresh(), "e2e", "alice", 1) // nine requests are in flight
 		for i := range 2 {
 			for _, holder := range held[i] {
 				c.end(i, holder, 1)
 			}
 		}
-		awaitLeft(t, fresh, "e2e", "alice", 10)
+		awaitLeft(t, fresh(), "e2e", "alice", 10)
 		c.awaitState(t, "closed")
 		for i := range 2 {
 			awaitLeft(t, c.clients[i], "e2e", "alice", 10)
@@ -190,7 +193,7 @@ func TestSlotsAreFreeAtMostLaterIfNoEndComesAfterAnOutage(t *testing.T) {
 	c.sidecars[1].stopped = true
 	c.sidecars[1].Kill()
 	end()
-	awaitLeft(t, fresh, "e2e", "alice", 10)
+	awaitLeft(t, fresh(), "e2e", "alice", 10)
 	c.sidecars = c.sidecars[:1]
 	c.awaitState(t, "closed")
 	parts.Eventually(t, func() string { // slots stay divided until each sidecar has told its holders, also the killed one
@@ -245,6 +248,6 @@ func TestTokensAroundAnOutageAreChargedTheTruth(t *testing.T) {
 		back()
 		begin(4, 40)
 		end(len(running))
-		awaitLeft(t, fresh, "llm", "alice", limit-truth)
+		awaitLeft(t, fresh(), "llm", "alice", limit-truth)
 	})
 }

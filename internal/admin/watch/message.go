@@ -88,13 +88,14 @@ func (b *builder) limit(l *limit, told bool) *adminv1.WatchedLimit {
 }
 
 // nearest returns the place where the search for a descriptor ended without a rule of its own; nil
-// when there is such a rule.
+// when there is such a rule, or the request brought its limit.
 func nearest(rules func() *descriptors.Rules, e *event, d *descriptor) *adminv1.NearestMiss {
 	if d.outcome == adminv1.Outcome_OUTCOME_NO_DOMAIN {
 		beside, more := rules().NearestDomains(e.domain)
 		return &adminv1.NearestMiss{Beside: beside, Why: noDomain(e.domain, beside, more)}
 	}
-	if e.rules == nil || d.rule != e.rules.Default && d.outcome != adminv1.Outcome_OUTCOME_UNMATCHED && d.outcome != adminv1.Outcome_OUTCOME_NOT_LIMITED {
+	unlimited := d.outcome == adminv1.Outcome_OUTCOME_UNMATCHED || d.outcome == adminv1.Outcome_OUTCOME_NOT_LIMITED
+	if e.rules == nil || d.override || d.rule != e.rules.Default && !unlimited {
 		return nil
 	}
 	return render.NearestMiss(e.rules, d.entries, d.rule)

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/limiter"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -68,6 +69,23 @@ func TestNoOtherOrderIsAdvisedWhereTheDefaultIsMeant(t *testing.T) {
 		f.ask("edge", "client=c1,path=/cart")
 		if got := next(t, w).GetRequests()[0].GetDescriptors()[0].GetNearestMiss().GetWhy(); got != want {
 			t.Errorf("%s: got %q, want %q", rules, got, want)
+		}
+	}
+}
+
+// A limit that came with the request needs no rule.
+func TestARequestWithItsOwnLimitHasNoNearestMiss(t *testing.T) {
+	f := newFixture(t)
+	w := f.watch(&adminv1.WatchRequest{})
+	f.override = &limiter.Override{Requests: 5, Unit: descriptors.Hour}
+	for _, defaults := range []string{"", "default: {unit: day, requests_per_unit: 100}\n"} {
+		rules := "domain: edge\n" + defaults + "descriptors:\n- {key: path, rate_limit: {unit: day, requests_per_unit: 1}}\n"
+		if _, err := f.limiter.Load(descriptors.Source{Name: "rules.yaml", Data: []byte(rules)}); err != nil {
+			t.Fatal(err)
+		}
+		f.ask("edge", "client=c1")
+		if d := next(t, w).GetRequests()[0].GetDescriptors()[0]; !d.GetOverride() || d.GetNearestMiss() != nil {
+			t.Errorf("rules %q: got override %t, nearest miss %v; want none", rules, d.GetOverride(), d.GetNearestMiss())
 		}
 	}
 }

@@ -85,18 +85,22 @@ func (k *Keeper) loadFleetLocked(ctx context.Context) {
 	}
 }
 
-// saveFleetLocked writes the number of processes, if there is something new. mu must be held.
-func (k *Keeper) saveFleetLocked(now time.Time) error {
+// saveFleetLocked writes the number of processes, if there is something new. A failure goes to the
+// log, unless the last one was the same. The next Save tries again. mu must be held.
+func (k *Keeper) saveFleetLocked(ctx context.Context, now time.Time) {
 	next := k.fleet.after(k.options.Fleet(), now)
 	if next.processes == k.fleet.processes && next.seen.Sub(k.fleet.seen).Abs() < fleetRenewal {
-		return nil
+		return
 	}
 	err := k.replaceLocked(k.fleetPath(), func(to io.Writer) error {
 		_, err := io.WriteString(to, next.text())
 		return err
 	})
 	if err == nil {
-		k.fleet = next
+		k.fleet, k.fleetFailed = next, ""
+	} else if text := err.Error(); text != k.fleetFailed {
+		k.fleetFailed = text
+		k.options.Logger.LogAttrs(ctx, slog.LevelWarn, "the number of processes that share Redis cannot be saved",
+			slog.String("file", k.fleetPath()), slog.String("error", text))
 	}
-	return err
 }

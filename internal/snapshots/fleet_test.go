@@ -94,3 +94,15 @@ func TestADirectoryWithoutAFleetHasNoNumber(t *testing.T) {
 		t.Errorf("got the files %q, want states alone", got)
 	}
 }
+
+// A directory stands where the file of the fleet belongs: the counts are saved all the same.
+func TestANumberThatCannotBeSavedIsNoFailureOfTheCounts(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "fleet"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if found, log := of(t, dir, 0, 3, 3, 4); found != 0 || strings.Contains(log, "counts cannot be saved") || strings.Count(log, "counts saved") != 3 ||
+		strings.Count(log, "the number of processes that share Redis cannot be saved") != 1 {
+		t.Errorf("got %d, want an unknown number, three saves and a line about the number:\n%s", found, log)
+	}
+}

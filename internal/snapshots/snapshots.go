@@ -5,7 +5,7 @@
 // The directory has these files, all of mode 0600:
 //
 //	states                 the last snapshot; see memstore for its format
-//	states.new             a snapshot that is being written; the next start removes it
+//	states.new, fleet.new  a file that is being written; the next start removes it
 //	states.refused-TIME    a file that could not be read; the newest three stay
 //	fleet                  how many processes share Redis, and when that was seen: see fleet
 //	states.lock            locked while a process uses the directory
@@ -52,6 +52,8 @@ type Keeper struct {
 	tenure int        // of the directory when it was last seen; 0: never; guarded by mu
 	failed string     // the error of the last snapshot, if it failed; guarded by mu
 	fleet  fleet      // as the file has it; guarded by mu
+
+	fleetFailed string // the error of the last attempt to save fleet, if it failed; guarded by mu
 
 	statsMu sync.Mutex // guards stats; taken after mu
 	stats   Stats
@@ -175,9 +177,6 @@ func (k *Keeper) save(ctx context.Context, level slog.Level) error {
 			return err
 		})
 	}
-	if err == nil && k.options.Fleet != nil {
-		err = k.saveFleetLocked(start)
-	}
 	if err != nil {
 		k.failLocked(ctx, err)
 		return err
@@ -192,6 +191,9 @@ func (k *Keeper) save(ctx context.Context, level slog.Level) error {
 	}
 	k.options.Logger.LogAttrs(ctx, level, "counts saved",
 		slog.Int("keys", saved.Keys), slog.Int("holders", saved.Holders), slog.Int64("bytes", counted.bytes), slog.String("took", took.String()))
+	if k.options.Fleet != nil {
+		k.saveFleetLocked(ctx, start)
+	}
 	return nil
 }
 

@@ -129,11 +129,7 @@ func value(text string) (*limiter.Grant, error) {
 
 // giveSharedLocked gives a grant in Redis, and reads it from there. mu must be held.
 func (k *Keeper) giveSharedLocked(ctx context.Context, at string, g *limiter.Grant) (replaced *limiter.Grant, err error) {
-	bytes := k.bytes + sizeOf(g)
-	if old := k.slots[at]; old != nil {
-		bytes -= sizeOf(old)
-	}
-	if !k.fits(0, bytes) {
+	if _, bytes := k.withLocked(at, g); !k.fits(0, bytes) { // Redis counts the grants
 		return nil, k.full()
 	}
 	outcome, was, err := k.change(ctx, "give", item(at, g)...)

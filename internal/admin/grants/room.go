@@ -28,15 +28,21 @@ func (k *Keeper) full() error {
 // fits reports whether so many grants of so many bytes are within the bounds.
 func (k *Keeper) fits(grants, bytes int) bool { return grants <= k.options.Max && bytes <= maxBytes }
 
+// withLocked returns the number and the bytes of the grants with another one in a slot. mu must be
+// held.
+func (k *Keeper) withLocked(at string, g *limiter.Grant) (grants, bytes int) {
+	grants, bytes = len(k.slots)+1, k.bytes+sizeOf(g)
+	if was := k.slots[at]; was != nil {
+		grants, bytes = grants-1, bytes-sizeOf(was)
+	}
+	return grants, bytes
+}
+
 // makeRoomLocked reports whether there is room for a grant in a slot. If need be, grants that have
 // ended make room before their grace time is over, the first one to end first. mu must be held.
 func (k *Keeper) makeRoomLocked(ctx context.Context, now time.Time, at string, g *limiter.Grant) bool {
 	for {
-		grants, bytes := len(k.slots)+1, k.bytes+sizeOf(g)
-		if was := k.slots[at]; was != nil {
-			grants, bytes = grants-1, bytes-sizeOf(was)
-		}
-		if k.fits(grants, bytes) {
+		if k.fits(k.withLocked(at, g)) {
 			return true
 		}
 		first := ""

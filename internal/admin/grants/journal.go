@@ -4,7 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
+	"iter"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -125,20 +125,12 @@ func (k *Keeper) writeAnewLocked() (file *os.File, size int64, err error) {
 		return nil, 0, err
 	}
 	to := bufio.NewWriter(file)
-	for at, g := range k.slots {
-		line, err := change{Slot: at, Grant: encode(g), Ended: k.endedAt(at)}.line()
+	for c := range k.allLocked() {
+		line, err := c.line()
 		if err != nil {
 			return nil, 0, errors.Join(err, file.Close())
 		}
 		n, _ := to.Write(line) // Flush returns the error
-		size += int64(n)
-	}
-	if at := k.journal.at; k.shared != nil && at.Slot != "" {
-		line, err := at.line()
-		if err != nil {
-			return nil, 0, errors.Join(err, file.Close())
-		}
-		n, _ := to.Write(line)
 		size += int64(n)
 	}
 	err = to.Flush()
@@ -159,6 +151,20 @@ func (k *Keeper) writeAnewLocked() (file *os.File, size int64, err error) {
 		return nil, 0, errors.Join(err, file.Close(), os.RemoveAll(fresh))
 	}
 	return file, size, nil
+}
+
+// allLocked yields the lines of a new file. mu must be held.
+func (k *Keeper) allLocked() iter.Seq[change] {
+	return func(yield func(change) bool) {
+		for at, g := range k.slots {
+			if !yield(change{Slot: at, Grant: encode(g), Ended: k.endedAt(at)}) {
+				return
+			}
+		}
+		if at := k.journal.at; k.shared != nil && at.Slot != "" {
+			yield(at)
+		}
+	}
 }
 
 // copyLocked keeps changes in Redis in the directory, if there is one. mu must be held.
@@ -217,7 +223,7 @@ func (k *Keeper) journalFailedLocked(ctx context.Context, err error) {
 		k.options.Logger.LogAttrs(ctx, slog.LevelError, text, //nolint:sloglint // one of two texts
 			slog.String("file", j.path), slog.String("error", err.Error()))
 	}
-	j.failed = fmt.Errorf("%w", err)
+	j.failed = err
 	j.tried, j.wait = time.Now(), min(max(2*j.wait, minRetryWait), maxRetryWait)
 }
 

@@ -181,13 +181,13 @@ func TestALimitOfADayLastsADayAlsoAroundAnOutage(t *testing.T) {
 			flood(r.IntN(2 * int(limit.Requests)))
 			f.are(up)
 			f.flush()
-			time.Sleep(2*defaultMaxOpen + tellingSlack)
+			// A ping may come late by the longest interval, and single requests try the store for the
+			// shortest one. Limits are divided for as long as the slack and an interval after that.
+			time.Sleep(2*defaultMaxOpen + defaultMinOpen + tellingSlack)
 			synctest.Wait()
 		}
 		flood(2 * int(limit.Requests))
-		// In one of some hundred outages the processes that come back first admit a few hits too many:
-		// 2 % were the most. The cause is not known yet.
-		if most := limit.Requests * 103 / 100; total > most || total < limit.Requests-1 {
+		if total > limit.Requests || total < limit.Requests-1 {
 			t.Errorf("%+v, %d processes: %d hits were admitted", limit, n, total)
 		}
 	})
@@ -268,10 +268,10 @@ func TestTheOthersAdmitTheWholeLimitWhenOneIsCutOff(t *testing.T) {
 	})
 }
 
-// A process that is cut off admits at most its share of the hits it has not seen: (limit - seen) /
-// n. The connected processes admit the whole rest of the limit. So the fleet admits too many by at
-// most the shares of all processes that are cut off. If all are cut off nobody admits the rest, and
-// only the hits that some have not seen count twice.
+// A process that is cut off admits at most its share of the hits it has not seen. The connected
+// processes admit the whole rest of the limit. So the fleet admits too many by at most the shares
+// of all processes that are cut off. If all are cut off nobody admits the rest, and only the hits
+// that some have not seen count twice.
 func TestAProcessThatIsCutOffAdmitsItsShareOfWhatItHasSeen(t *testing.T) {
 	beyond := int64(0)
 	inOutages(t, race.Scale(80), func(t *testing.T, r *rand.Rand) {
@@ -283,7 +283,7 @@ func TestAProcessThatIsCutOffAdmitsItsShareOfWhatItHasSeen(t *testing.T) {
 		if r.IntN(2) == 0 {
 			limit.Algorithm = algorithms.SlidingWindowCounter
 		}
-		seen, own := make([]int64, n), make([]int64, n) // hits of the key as each process saw it last; admitted since without the hub
+		seen, alone := make([]int64, n), make([]int64, n) // hits of the key as each process saw it last; admitted since without the hub
 		total := int64(0)
 		ask := func(i int) {
 			c := store.Charge{Key: []byte("key"), Limit: limit, Hits: int64(1 + r.IntN(3))}
@@ -292,7 +292,7 @@ func TestAProcessThatIsCutOffAdmitsItsShareOfWhatItHasSeen(t *testing.T) {
 			if admitted {
 				total += c.Hits
 				if !connected {
-					own[i] += c.Hits
+					alone[i] += c.Hits
 				}
 			}
 			if connected {
@@ -316,9 +316,10 @@ func TestAProcessThatIsCutOffAdmitsItsShareOfWhatItHasSeen(t *testing.T) {
 			most = before
 		}
 		for i := range cut {
-			share := (int64(limit.Requests) - seen[i] + int64(n) - 1) / int64(n) // the shares of some are a hit larger
-			if own[i] > share {
-				t.Errorf("process %d of %d saw %d of %d hits, and admitted %d; its share is %d", i, n, seen[i], limit.Requests, own[i], share)
+			mine := own(&store.Charge{Key: []byte("key"), Limit: limit}, store.Share{From: arc(i, n), To: arc(i+1, n)})
+			share := (int64(limit.Requests) - seen[i]) * int64(mine) / int64(limit.Requests)
+			if alone[i] > share {
+				t.Errorf("process %d of %d saw %d of %d hits, and admitted %d; its share is %d", i, n, seen[i], limit.Requests, alone[i], share)
 			}
 			most += share
 		}

@@ -9,14 +9,14 @@ import (
 )
 
 // The share of this process. While the remote store cannot be asked, a hit costs more in the local
-// store: the smaller the share in the limit, the more. So if all processes have seen
-// the same states and are cut off together, they admit at most the hits that were left. A process
-// that has not seen the hits of others can admit its share of these again.
+// store: the smaller the share in the limit, the more. So if all processes have seen the same
+// states and are cut off together, they admit at most the hits that were left. A process that has
+// not seen the hits of others can admit its share of these again.
 //
-// The remote store tells the share: an arc of a circle, which is the longer the more requests the
-// process has. The hits of a limit are points at equal distances on the circle, from a point on
-// that belongs to the key. The points in the arc are the share. So of a limit of fewer hits than
-// there are processes, each key has processes that have a hit, and others that deny.
+// The remote store tells the share: an arc of a circle. The hits of a limit are points at equal
+// distances on the circle, from a point on that belongs to the key. The points in the arc are the
+// share. So of a limit of fewer hits than there are processes, each key has processes that have a
+// hit, and others that deny.
 //
 // The local store counts in units, several for each hit, so that costs are rounded up by little.
 

@@ -100,10 +100,10 @@ type substitutes struct {
 	parts   []store.Part      // the same
 }
 
-// substitute returns charges with which the local store gives the verdict on the whole request.
-// A charge that the local store must not
-// decide is replaced: the substitute is always allowed or always denied, and leaves no state. The
-// end of a holder that the local store does not hold is replaced by a probe. Call put after.
+// substitute returns charges with which the local store gives the verdict on the whole request. A
+// charge that the local store must not decide is replaced: the substitute is always allowed or
+// always denied, and leaves no state. The end of a holder that the local store does not hold is
+// replaced by a probe. Call put after.
 func (s *Store) substitute(charges []store.Charge, share store.Share) *substitutes {
 	w, _ := s.substitutes.Get().(*substitutes)
 	w.charges = append(w.charges[:0], charges...)

@@ -155,7 +155,7 @@ func (f *far) run(command []string) string {
 		return "+OK\r\n"
 	}
 	keys, _ := strconv.Atoi(command[2])
-	if args := command[3+keys:]; len(args) == 8 {
+	if args := command[3+keys:]; len(args) == 7 {
 		return f.beats(args)
 	}
 	request := []byte(command[3+keys])

@@ -16,7 +16,7 @@ import (
 )
 
 // fleet makes this process known to the others that share the main server under one prefix. A beat
-// tells the load of this process, and learns its share of the limits. Each process calls a script
+// tells that this process is there, and learns its share of the limits. Each process calls a script
 // about every second; many processes call it more rarely, as a call costs the time for all. A
 // process is known for ten seconds after its last beat, so a process that is cut off keeps its
 // share for so long. Redis can run a call long after the process has given the call up, so a call
@@ -26,7 +26,6 @@ type fleet struct {
 	script *rueidis.Lua
 	begun  chan struct{} // closed after the first beat, also one that failed
 	owes   func() bool   // this process has hits or holders to tell
-	demand func() uint64 // requests since the start; nil: all processes have the same load
 
 	back chan struct{} // Redis answers again after lost
 	lost atomic.Int64  // when Redis was first found away, in microseconds since the start of the store; 0: it is not
@@ -34,8 +33,7 @@ type fleet struct {
 	wasReset func() // is called after a reset by another process
 
 	// Of the goroutine of run.
-	first, last int64 // beats of a row without a gap, in microseconds of Redis's time; 0: the last beat had no answer
-	load        load
+	first, last int64  // beats of a row without a gap, in microseconds of Redis's time; 0: the last beat had no answer
 	refused     bool   // the last error was logged
 	reset       string // the last known value of resets
 	looked      bool   // for resets
@@ -132,12 +130,12 @@ func (f *fleet) beat(ctx context.Context, leaves bool) {
 	known := max(fleetKnown, 3*time.Duration(f.server.processes.Load())*fleetPause)
 	args := []string{string(f.server.name[:])}
 	for _, n := range []int64{
-		f.server.givenNow(), known.Microseconds(), f.load.next(time.Now(), f.demand), number(f.owes()), since, number(leaves), deadline,
+		f.server.givenNow(), known.Microseconds(), number(f.owes()), since, number(leaves), deadline,
 	} {
 		args = append(args, strconv.FormatInt(n, 10))
 	}
 	answer, err := f.script.Exec(ctx, client, []string{f.server.prefix + "fleet"}, args).AsIntSlice()
-	if err = connection.Report(err); err == nil && len(answer) != 6 {
+	if err = connection.Report(err); err == nil && len(answer) != 5 {
 		err = errReply
 	}
 	if err != nil {
@@ -153,12 +151,12 @@ func (f *fleet) beat(ctx context.Context, leaves bool) {
 	case late: // the clock of Redis has jumped ahead, so the next beat counts
 		f.last = 0
 	default:
-		if gap := answer[0]-f.last > known.Microseconds(); gap || answer[5] == 0 {
+		if gap := answer[0]-f.last > known.Microseconds(); gap || answer[4] == 0 {
 			f.first = answer[0]
 		}
 		f.last = answer[0]
-		f.heard(answer[1], store.Share{From: uint32(answer[2]), To: uint32(answer[3])})
-		f.learnTold(answer[4] + max(0, f.server.processes.Load()-answer[1]))
+		f.heard(answer[1], answer[2])
+		f.learnTold(answer[3] + max(0, f.server.processes.Load()-answer[1]))
 	}
 }
 
@@ -184,14 +182,16 @@ func number(yes bool) int64 {
 	return 0
 }
 
-// heard notes an answer. After a gap, or a loss of the key, the others may not have been counted
-// again yet. Until then a smaller number, and a share of it, does not count.
-func (f *fleet) heard(size int64, share store.Share) {
+// heard notes how many processes Redis has counted, and the place of this one among them. After a
+// gap, or a loss of the key, the others may not have been counted again yet. Until then a smaller
+// number, and a share of it, does not count.
+func (f *fleet) heard(size, place int64) {
 	settled := f.last-f.first >= fleetSettled.Microseconds()
 	if settled {
 		f.server.assumed.Store(0)
 	}
 	if settled || size >= f.server.processes.Load() {
+		share := shareOf(uint64(place), uint64(max(1, size)))
 		f.server.processes.Store(size)
 		f.server.share.Store(uint64(share.From)<<32 | uint64(share.To))
 	}
@@ -217,51 +217,18 @@ func (f *fleet) failed(err error) {
 		slog.Any("redis", f.server.target), slog.Int("known", f.server.fleetSize()), slog.String("error", fmt.Sprint(err)))
 }
 
-// load is the load of this process, as others know it: requests in a thousand seconds.
-type load struct {
-	at    time.Time // of the last count
-	count uint64
-	mean  float64 // of the last seconds
-	told  int64
-}
-
-const (
-	loadMemory = 4  // beats
-	loadStep   = 16 // a change by a smaller part is not told, so that shares stay as they are
-)
-
-// next returns the load at a beat.
-func (l *load) next(now time.Time, demand func() uint64) int64 {
-	if demand == nil {
-		return 1
-	}
-	count, since := demand(), now.Sub(l.at)
-	switch rate := float64(count-l.count) / since.Seconds() * 1000; {
-	case l.at.IsZero():
-		l.at, l.count = now, count
-		return 0
-	case since < fleetBeat/2:
-		return l.told
-	case l.mean == 0:
-		l.mean = rate
-	default:
-		l.mean += (rate - l.mean) / loadMemory
-	}
-	l.at, l.count = now, count
-	if is := int64(min(l.mean, 1<<32-1)); max(is-l.told, l.told-is) > l.told/loadStep {
-		l.told = is
-	}
-	return l.told
+// shareOf returns the share of the process at a place, from 0 on, of n. All shares are equal.
+func shareOf(place, n uint64) store.Share {
+	return store.Share{From: uint32(store.Circle * place / n), To: uint32(store.Circle * (place + 1) / n)}
 }
 
 // shareNow returns the share of this process. As long as Redis has counted fewer processes than are
-// assumed, all have equal shares, in an order that may be the same for two.
+// assumed, the place of this process is by its name, and may be that of another one, too.
 func (b *base) shareNow() store.Share {
 	assumed, arc := b.assumed.Load(), b.share.Load()
 	if share := (store.Share{From: uint32(arc >> 32), To: uint32(arc)}); assumed <= b.processes.Load() && share.To > 0 {
 		return share
 	}
 	n := uint64(max(1, assumed, b.processes.Load()))
-	i := binary.LittleEndian.Uint64(b.name[:]) % n
-	return store.Share{From: uint32(store.Circle * i / n), To: uint32(store.Circle * (i + 1) / n)}
+	return shareOf(binary.LittleEndian.Uint64(b.name[:])%n, n)
 }

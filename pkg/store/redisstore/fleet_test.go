@@ -32,7 +32,7 @@ func ships(t *testing.T, n int, urls []string) (all []*Store, c *clock) {
 
 // beaten is the answer to a beat in a fleet of a size.
 func beaten(size int) string {
-	return fmt.Sprintf("*6\r\n:%d\r\n:%d\r\n:0\r\n:%d\r\n:0\r\n:1\r\n", time.Now().UnixMicro(), size, store.Circle/size)
+	return fmt.Sprintf("*5\r\n:%d\r\n:%d\r\n:0\r\n:0\r\n:1\r\n", time.Now().UnixMicro(), size)
 }
 
 func TestFleetCountsTheProcessesThatAreThere(t *testing.T) {
@@ -123,7 +123,7 @@ func TestFleetBeatsUntilClose(t *testing.T) {
 		f := farBy(time.Millisecond)
 		f.beats = func(args []string) string {
 			beats.Add(1)
-			if args[6] == "1" {
+			if args[5] == "1" {
 				left.Add(1)
 			}
 			return beaten(7)
@@ -196,7 +196,7 @@ func TestFleetDoesNotCountBeatsThatComeLate(t *testing.T) {
 
 func TestFleetIsCountedAgainAfterAForeignValue(t *testing.T) {
 	s := open(t, urlOf("redis", shared(t).Address()), Options{Prefix: fmt.Sprintf("%s %d:", t.Name(), time.Now().UnixNano())})
-	for _, value := range []string{"hello", "", strings.Repeat("x", 20), strings.Repeat("x", 100)} {
+	for _, value := range []string{"hello", "", strings.Repeat("x", 16), strings.Repeat("x", 20), strings.Repeat("x", 80)} {
 		command(t, s, "SET", s.main.prefix+"fleet", value)
 		s.fleet.first, s.fleet.last = 0, 0
 		s.processes.Store(0)
@@ -276,55 +276,40 @@ func TestAnAssumedFleetCountsUntilRedisHasCountedIt(t *testing.T) {
 	})
 }
 
-// The arcs of a fleet fill the circle by their loads, and stay while a process is cut off.
-func TestProcessesShareTheCircleByTheirLoads(t *testing.T) {
+// The shares of a fleet fill the circle, and stay while a process is cut off.
+func TestProcessesHaveEqualPartsOfTheCircle(t *testing.T) {
 	all, c := ships(t, 4, urlOf("redis", shared(t).Address()))
-	requests := make([]uint64, len(all))
-	for i, s := range all {
-		s.fleet.demand = func() uint64 { return requests[i] }
-	}
-	beat := func(loads ...int) {
-		for i, s := range all[:len(loads)] {
-			requests[i] += uint64(loads[i])
-			if !s.fleet.load.at.IsZero() { // the time of the test does not count
-				s.fleet.load.at = time.Now().Add(-time.Second)
-			}
+	beat := func(some []*Store) {
+		for _, s := range some {
 			s.fleet.beat(t.Context(), false)
 		}
 		c.sleep(fleetBeat)
 	}
-	shares := func() (shares []float64, sum uint32) {
-		for _, s := range all {
-			share := s.Health(0).Share
-			shares = append(shares, float64(share.To-share.From)/store.Circle)
-			sum += share.To - share.From
+	check := func(when string, some []*Store, parts uint32) {
+		t.Helper()
+		at := uint32(0)
+		for i, s := range some { // in the order of their first beats
+			if got := s.Health(0).Share; got.From != at || got.To-at-store.Circle/parts > 1 {
+				t.Errorf("%s process %d has %v, want a part of %d from %d on", when, i, got, parts, at)
+			}
+			at = s.Health(0).Share.To
 		}
-		return shares, sum
-	}
-	for range 20 {
-		beat(900, 30, 30, 40)
-	}
-	got, sum := shares()
-	for i, want := range []float64{0.9, 0.03, 0.03, 0.04} {
-		if got[i] < want-0.01 || got[i] > want+0.01 {
-			t.Errorf("process %d has %.3f of the circle, want %.2f", i, got[i], want)
+		if uint32(len(some)) == parts && at != store.Circle {
+			t.Errorf("%s the parts end at %d of %d", when, at, store.Circle)
 		}
 	}
-	if sum > store.Circle {
-		t.Errorf("all have %d of %d", sum, store.Circle)
+	for range 8 {
+		beat(all)
 	}
+	check("together", all, 4)
 	for range 9 { // one is cut off
-		beat(900, 30, 30)
+		beat(all[:3])
 	}
-	if got, _ := shares(); got[0] > 0.91 {
-		t.Errorf("the share of a process that is cut off is taken after 9 s: %.3f", got)
-	}
+	check("9 s after the last beat of one", all[:3], 4)
 	for range 3 {
-		beat(900, 30, 30)
+		beat(all[:3])
 	}
-	if got, _ := shares(); got[0] < 0.93 {
-		t.Errorf("the share of a process that is gone is not taken after 12 s: %.3f", got)
-	}
+	check("12 s after the last beat of one", all[:3], 3)
 }
 
 // After an outage a process is told when all others have told their hits.

@@ -62,10 +62,6 @@ type Options struct {
 	// not answer the last known number and share stay. Afterwards the number falls only after five
 	// seconds, so that the other processes have the time to come back.
 	CountFleet bool
-	// Demand returns the requests of this process since its start. The processes share limits by their
-	// rates, and two shares can overlap for a second by the change of a rate. Nil: all have equal
-	// shares.
-	Demand func() uint64
 
 	Logger *slog.Logger
 }
@@ -124,7 +120,7 @@ func newStore(o Options, connect func(redis.Target) connection) (*Store, error) 
 		return nil, err
 	}
 	s.fleet.wasReset = s.forgetSeeds
-	s.fleet.demand, s.fleet.owes = o.Demand, func() bool { return s.keys.Load()+s.holders.Load() > 0 }
+	s.fleet.owes = func() bool { return s.keys.Load()+s.holders.Load() > 0 }
 	s.start(o.CountFleet)
 	return s, nil
 }

@@ -222,8 +222,9 @@ func shareOf(place, n uint64) store.Share {
 	return store.Share{From: uint32(store.Circle * place / n), To: uint32(store.Circle * (place + 1) / n)}
 }
 
-// shareNow returns the share of this process. As long as Redis has counted fewer processes than are
-// assumed, the place of this process is by its name, and may be that of another one, too.
+// shareNow returns the share of this process. Redis may have counted fewer processes than are
+// assumed. Then the name of this process chooses its place, and another one may have the same
+// place.
 func (b *base) shareNow() store.Share {
 	assumed, arc := b.assumed.Load(), b.share.Load()
 	if share := (store.Share{From: uint32(arc >> 32), To: uint32(arc)}); assumed <= b.processes.Load() && share.To > 0 {

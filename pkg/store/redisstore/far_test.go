@@ -83,25 +83,30 @@ func (f *far) serve(conn net.Conn) {
 		answers time.Time
 	}
 	line := make(chan pending, 1<<16)
-	answers := make(chan func(), 1<<16)
+	answers := make(chan func(until func(at time.Time)), 1<<16)
 	ended := make(chan struct{})
 	defer close(ended)
 	defer close(line)
-	until := func(at time.Time) {
-		select {
-		case <-time.After(time.Until(at)):
-		case <-ended:
+	untils := func() func(at time.Time) { // one for each goroutine: an answer makes no timer
+		timer := time.NewTimer(0)
+		return func(at time.Time) {
+			timer.Reset(time.Until(at))
+			select {
+			case <-timer.C:
+			case <-ended:
+			}
 		}
 	}
 	go func() { // the server
 		defer close(answers)
+		until := untils()
 		for p := range line {
 			until(p.runs)
 			if ice := f.ice.Load(); ice != nil {
 				<-*ice
 			}
 			text := f.run(p.command)
-			answers <- func() {
+			answers <- func(until func(at time.Time)) {
 				until(p.answers)
 				if strings.HasPrefix(p.command[0], "EVAL") {
 					f.under.Add(-1)
@@ -111,8 +116,9 @@ func (f *far) serve(conn net.Conn) {
 		}
 	}()
 	go func() {
+		until := untils()
 		for answer := range answers {
-			answer()
+			answer(until)
 		}
 	}()
 	in := bufio.NewReader(conn)

@@ -83,7 +83,7 @@ func TestAskSendsTheRequestAndReadsTheVerdict(t *testing.T) {
 }
 
 func TestSumAddsUpOneMetric(t *testing.T) {
-	m := Metrics{"# HELP a x\na{policy=\"x y\"} 2\na{policy=\"y\"} 3\nab 7\nb 1e3\n"}
+	m := Metrics("# HELP a x\na{policy=\"x y\"} 2\na{policy=\"y\"} 3\nab 7\nb 1e3\n")
 	for name, want := range map[string]float64{"a": 5, "ab": 7, "b": 1000, "c": 0} {
 		if got := m.Sum(name); got != want {
 			t.Errorf("%s: got %v; want %v", name, got, want)

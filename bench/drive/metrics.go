@@ -12,22 +12,19 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// Metrics are the values of a sidecar's page of metrics at one moment.
-type Metrics struct{ page string }
+// Metrics are a sidecar's page of metrics at one moment, in Prometheus's text format.
+type Metrics string
 
 // ReadMetrics reads the metrics of the sidecar with that HTTP address.
 func ReadMetrics(ctx context.Context, address string) (Metrics, error) {
 	_, page, err := parts.Page(ctx, http.MethodGet, "http://"+address+"/metrics", "")
-	return Metrics{page}, err
+	return Metrics(page), err
 }
-
-// MetricsOf returns the metrics of a page that is read already.
-func MetricsOf(page string) Metrics { return Metrics{page} }
 
 // Sum adds up the samples of a metric that have all these labels, each written as name="value".
 func (m Metrics) Sum(name string, labels ...string) float64 {
 	total := 0.0
-	for line := range strings.Lines(m.page) {
+	for line := range strings.Lines(string(m)) {
 		end := strings.LastIndexByte(line, ' ')
 		if end < 0 || line[:end] != name && !strings.HasPrefix(line, name+"{") {
 			continue

@@ -162,7 +162,7 @@ weir_request_duration_seconds_count 10
 		if test.change != nil {
 			test.change(&s)
 		}
-		if got := falseAlarms([]drive.Metrics{drive.MetricsOf(test.page)}, &s); len(got) != test.alarms {
+		if got := falseAlarms([]drive.Metrics{drive.Metrics(test.page)}, &s); len(got) != test.alarms {
 			t.Errorf("%s: got %q; want %d", name, got, test.alarms)
 		}
 	}

@@ -52,8 +52,14 @@ func scenarios() []scenario {
 		{name: "shard", what: "a cluster of which one of three shards answers nothing", topology: cluster, several: true, fault: shardPaused},
 		{name: "late", what: "each answer of Redis takes 12 ms", always: true, fault: late(12*time.Millisecond, 0)},
 		{name: "jitter", what: "answers of Redis take 0 to 25 ms", always: true, fault: late(12500*time.Microsecond, 12500*time.Microsecond)},
-		{name: "dropped", what: "replies of Redis are dropped for 100 ms of each second", always: true, fault: dropped},
-		{name: "cut", what: "all connections to Redis are reset before the reply, each second", always: true, fault: cut},
+		{
+			name: "dropped", what: "replies of Redis are dropped for 100 ms of each second", always: true,
+			fault: pulsed((*parts.Proxy).Mute, 100*time.Millisecond),
+		},
+		{
+			name: "cut", what: "all connections to Redis are reset before the reply, each second", always: true,
+			fault: pulsed((*parts.Proxy).Reset, 20*time.Millisecond),
+		},
 		{name: "full-memory", what: "Redis has no memory for 300 ms of each second", always: true, fault: configured("maxmemory", "1", "0")},
 		{name: "read-only", what: "Redis refuses to write for 300 ms of each second", always: true, fault: configured("min-replicas-to-write", "1", "0")},
 		{name: "sidecar-pause", what: "a sidecar stands still for 300 ms of each second", always: true, fault: sidecarPause},
@@ -122,22 +128,16 @@ func late(d, jitter time.Duration) func(context.Context, *fleet, time.Duration) 
 	}
 }
 
-func dropped(ctx context.Context, f *fleet, lasts time.Duration) error {
-	return each(ctx, time.Second, lasts, func(ctx context.Context, _ int) error {
-		f.proxied((*parts.Proxy).Mute)
-		pause(ctx, 100*time.Millisecond)
-		f.proxied((*parts.Proxy).Clear)
-		return nil
-	})
-}
-
-func cut(ctx context.Context, f *fleet, lasts time.Duration) error {
-	return each(ctx, time.Second, lasts, func(ctx context.Context, _ int) error {
-		f.proxied((*parts.Proxy).Reset)
-		pause(ctx, 20*time.Millisecond)
-		f.proxied((*parts.Proxy).Clear)
-		return nil
-	})
+// pulsed makes a fault of all proxies for a while of each second.
+func pulsed(fault func(*parts.Proxy), d time.Duration) func(context.Context, *fleet, time.Duration) error {
+	return func(ctx context.Context, f *fleet, lasts time.Duration) error {
+		return each(ctx, time.Second, lasts, func(ctx context.Context, _ int) error {
+			f.proxied(fault)
+			pause(ctx, d)
+			f.proxied((*parts.Proxy).Clear)
+			return nil
+		})
+	}
 }
 
 // configured gives a setting of Redis a bad value again and again.

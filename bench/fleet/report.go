@@ -34,7 +34,7 @@ func (r *result) row(s *scenario, mode string) string {
 		over, worst = fmt.Sprintf("%d in flight, %.1f s", r.crowd, r.long.Seconds()), "–"
 		during, after, recovery = "–", "–", "–"
 	}
-	return line(s.name, mode, fmt.Sprintf("%d of %d", r.admitted, r.asked), over, worst, during, after, recovery,
+	return line("`"+s.name+"`: "+s.what, mode, fmt.Sprintf("%d of %d", r.admitted, r.asked), over, worst, during, after, recovery,
 		fmt.Sprint(r.errors), fmt.Sprint(r.unreached), fmt.Sprint(r.late), fmt.Sprint(r.missing),
 		share(percent(int(r.shares.without), r.asked)), share(percent(int(r.shares.leased), r.asked)))
 }

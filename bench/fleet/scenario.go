@@ -11,7 +11,7 @@ import (
 // scenario is a fleet, a load, and a fault.
 type scenario struct {
 	name     string
-	what     string // for people
+	what     string // for the report
 	topology topology
 	times    float64  // load of keys that are over their limits; 0: 1
 	load     load     // which sidecar gets a request
@@ -45,10 +45,10 @@ func scenarios() []scenario {
 		{name: "killed", what: "Redis is killed, and is back with its counts", redis: durable(), outage: true, fault: killed},
 		{name: "paused", what: "Redis answers nothing (SIGSTOP)", outage: true, fault: paused},
 		{name: "start", what: "the sidecars start while Redis is away", away: true, fault: unreachable},
-		{name: "start-sized", what: "the same, with --fleet-size=4", away: true, fault: unreachable, args: sized},
+		{name: "start-sized", what: "the sidecars start while Redis is away, with --fleet-size=4", away: true, fault: unreachable, args: sized},
 		{name: "rolling", what: "all sidecars are restarted in turn while Redis is away", fault: rolling},
-		{name: "rolling-sized", what: "the same, with --fleet-size=4", fault: rolling, args: sized},
-		{name: "rolling-kept", what: "the same, with --state-dir", fault: rolling, args: []string{"--state-dir=STATE"}},
+		{name: "rolling-sized", what: "all sidecars are restarted in turn while Redis is away, with --fleet-size=4", fault: rolling, args: sized},
+		{name: "rolling-kept", what: "all sidecars are restarted in turn while Redis is away, with --state-dir", fault: rolling, args: []string{"--state-dir=STATE"}},
 		{name: "shard", what: "a cluster of which one of three shards answers nothing", topology: cluster, several: true, fault: shardPaused},
 		{name: "late", what: "each answer of Redis takes 12 ms", always: true, fault: late(12*time.Millisecond, 0)},
 		{name: "jitter", what: "answers of Redis take 0 to 25 ms", always: true, fault: late(12500*time.Microsecond, 12500*time.Microsecond)},

@@ -19,8 +19,8 @@ import (
 // The scenarios in a few seconds each, on a machine that may be busy. So the sidecars are patient,
 // and requests have no deadline. Claims that do not depend on speed must hold: no error and no
 // false alarm. While Redis decides all no hit is over, and Redis has each hit in the end. If all
-// answers are fast then, the fleet also admits nearly what one process would have admitted. The
-// bounds of over-admission in an outage are wide, as a slow machine notices an outage late.
+// answers are fast then, a fleet denies nearly as little as one process does. The bounds of
+// over-admission in an outage are wide, as a slow machine notices an outage late.
 func TestFleetsKeepTheirPromisesAroundFaults(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes some seconds")

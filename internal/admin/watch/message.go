@@ -87,8 +87,8 @@ func (b *builder) limit(l *limit, told bool) *adminv1.WatchedLimit {
 	return out
 }
 
-// nearest returns the place where the search for a descriptor ended without a rule of its own; nil
-// when there is such a rule, or the request brought its limit.
+// nearest returns the place where the search for a descriptor ended without a rule of its own.
+// The result is nil when there is such a rule, or the limit came with the request.
 func nearest(rules func() *descriptors.Rules, e *event, d *descriptor) *adminv1.NearestMiss {
 	if d.outcome == adminv1.Outcome_OUTCOME_NO_DOMAIN {
 		beside, more := rules().NearestDomains(e.domain)

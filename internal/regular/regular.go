@@ -1,5 +1,5 @@
-// Package regular opens and reads regular files. A pipe or a device in the place of a file never
-// makes a program wait.
+// Package regular opens, reads and makes regular files. A pipe or a device in the place of a file
+// never makes a program wait.
 package regular
 
 import (
@@ -59,4 +59,22 @@ func Read(path string, most int) ([]byte, error) {
 		return nil, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("must have at most %d bytes", most)}
 	}
 	return data.Bytes(), nil
+}
+
+// Create makes a file of mode 0600 for writing, in place of any file, link, pipe or directory at
+// the path.
+func Create(path string) (*os.File, error) {
+	if err := os.RemoveAll(path); err != nil { // a pipe never takes all
+		return nil, err
+	}
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+}
+
+// SyncDir writes the names in a directory to the disk.
+func SyncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }

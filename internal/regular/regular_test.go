@@ -55,3 +55,26 @@ func TestAFileAboveTheBoundIsNotRead(t *testing.T) {
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{Std: []string{"bytes", "errors", "fmt", "io", "io/fs", "os", "syscall"}, Third: []string{}})
 }
+
+func TestAFileIsMadeInPlaceOfAnything(t *testing.T) {
+	for name, spoil := range map[string]func(path string) error{
+		"nothing":     func(string) error { return nil },
+		"a file":      func(path string) error { return os.WriteFile(path, []byte("before"), 0o666) },
+		"a link":      func(path string) error { return os.Symlink("other", path) },
+		"a directory": func(path string) error { return os.MkdirAll(filepath.Join(path, "below"), 0o700) },
+		"a pipe":      func(path string) error { return syscall.Mkfifo(path, 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "file")
+			must.Do(t, spoil(path))
+			file := must.Get(Create(path))(t)
+			must.Get(file.WriteString("text"))(t)
+			must.Do(t, file.Close())
+			must.Do(t, SyncDir(dir))
+			if info := must.Get(os.Lstat(path))(t); info.Mode() != 0o600 || info.Size() != 4 {
+				t.Errorf("got mode %v and %d bytes, want 0600 and 4", info.Mode(), info.Size())
+			}
+		})
+	}
+}

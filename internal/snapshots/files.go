@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/weirproxy/weir/internal/regular"
 )
 
 // files is the operations that change the directory; a test lets them fail.
@@ -25,23 +27,10 @@ type file interface {
 // system is the files of the operating system.
 type system struct{}
 
-func (system) create(path string) (file, error) {
-	if err := os.RemoveAll(path); err != nil { // of a process that was killed, or of somebody else: a pipe never takes all
-		return nil, err
-	}
-	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-}
-
-func (system) rename(from, to string) error { return os.Rename(from, to) }
-func (system) remove(path string) error     { return os.Remove(path) }
-
-func (system) syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
+func (system) create(path string) (file, error) { return regular.Create(path) }
+func (system) rename(from, to string) error     { return os.Rename(from, to) }
+func (system) remove(path string) error         { return os.Remove(path) }
+func (system) syncDir(path string) error        { return regular.SyncDir(path) }
 
 // counter counts bytes.
 type counter struct {

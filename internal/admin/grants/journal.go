@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/weirproxy/weir/internal/regular"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
@@ -117,10 +118,7 @@ func (k *Keeper) writeAnewLocked() (file *os.File, size int64, err error) {
 	if err := k.holdDirLocked(); err != nil {
 		return nil, 0, err
 	}
-	if err := os.RemoveAll(fresh); err != nil { // of a process that was killed, or of somebody else: a pipe never takes all
-		return nil, 0, err
-	}
-	file, err = os.OpenFile(fresh, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	file, err = regular.Create(fresh)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -145,7 +143,7 @@ func (k *Keeper) writeAnewLocked() (file *os.File, size int64, err error) {
 		err = os.Rename(fresh, k.journal.path)
 	}
 	if err == nil {
-		err = syncDir(filepath.Dir(fresh))
+		err = regular.SyncDir(filepath.Dir(fresh))
 	}
 	if err != nil {
 		return nil, 0, errors.Join(err, file.Close(), os.RemoveAll(fresh))
@@ -200,14 +198,6 @@ func (k *Keeper) holdDirLocked() error {
 	}
 	_, err := k.options.Lock.Hold()
 	return err
-}
-
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // journalFailedLocked notes that the file could not be written, and logs the first failure since

@@ -3,10 +3,10 @@ package main
 import (
 	"context"
 	"log/slog"
-	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/weirproxy/weir/internal/settings"
 	"github.com/weirproxy/weir/internal/spelling"
 )
 
@@ -27,7 +27,7 @@ func warn(logger *slog.Logger, environ []string, backend string) {
 }
 
 // unknown returns the variables that are in no table, and begin with WEIR_ or are nearly the name
-// of one that is.
+// of one that is: one byte of five differs, and two at most.
 func unknown(given map[string]string) (found [][]slog.Attr) {
 	var known []string
 	for _, g := range table(new(config)) {
@@ -36,10 +36,10 @@ func unknown(given map[string]string) (found [][]slog.Attr) {
 		}
 	}
 	for name, text := range given {
-		if slices.Contains(known, name) || ofKubernetes(name, text) {
+		if slices.Contains(known, name) || settings.OfKubernetes(name, text) {
 			continue
 		}
-		if meant := nearest(name, known); meant != "" {
+		if meant := spelling.Nearest(name, known, min(2, len(name)/5)); meant != "" {
 			found = append(found, []slog.Attr{slog.String("variable", name), slog.String("meant", meant)})
 		} else if strings.HasPrefix(name, "WEIR_") {
 			found = append(found, []slog.Attr{slog.String("variable", name)})
@@ -47,26 +47,4 @@ func unknown(given map[string]string) (found [][]slog.Attr) {
 	}
 	slices.SortFunc(found, func(x, y []slog.Attr) int { return strings.Compare(x[0].Value.String(), y[0].Value.String()) })
 	return found
-}
-
-// nearest returns the known name that differs by one byte of five, and by two at most; "" if none
-// does.
-func nearest(name string, known []string) (meant string) {
-	if len(name) > spelling.MaxBytes {
-		return ""
-	}
-	pattern := spelling.New(name)
-	shortest := min(2, len(name)/5) + 1
-	for _, k := range known {
-		if d := pattern.Distance(k); d < shortest {
-			meant, shortest = k, d
-		}
-	}
-	return meant
-}
-
-// ofKubernetes reports whether Kubernetes sets a variable for a Service.
-func ofKubernetes(name, text string) bool {
-	return regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`).MatchString(name) ||
-		strings.HasSuffix(name, "_PORT") && strings.Contains(text, "://")
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -191,23 +190,13 @@ func unknownVariables(environ []string, all []setting) []error {
 // for each Service called weir or weir-something, and WEIR_REQUIRE is for the tests of this
 // project.
 func notOurs(name, content string) bool {
-	return name == environmentPrefix+"REQUIRE" ||
-		regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`).MatchString(name) ||
-		strings.HasSuffix(name, "_PORT") && strings.Contains(content, "://")
+	return name == environmentPrefix+"REQUIRE" || settings.OfKubernetes(name, content)
 }
 
 // meant suggests the nearest name, "" when no name is near. Near means that at most a third of the
 // bytes differ.
 func meant(name string, names []string) string {
-	if len(name) > spelling.MaxBytes {
-		return ""
-	}
-	best, shortest, written := "", 1+len(name)/3, spelling.New(name)
-	for _, n := range names {
-		if d := written.Distance(n); d < shortest {
-			best, shortest = n, d
-		}
-	}
+	best := spelling.Nearest(name, names, len(name)/3)
 	if best == "" {
 		return ""
 	}

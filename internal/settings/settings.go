@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -188,4 +189,10 @@ func quoted(raw any) any {
 		return strconv.Quote(s)
 	}
 	return raw
+}
+
+// OfKubernetes reports whether Kubernetes sets an environment variable for a Service.
+func OfKubernetes(name, text string) bool {
+	return regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`).MatchString(name) ||
+		strings.HasSuffix(name, "_PORT") && strings.Contains(text, "://")
 }

@@ -56,6 +56,21 @@ func (p *Pattern) Distance(text string) int {
 	return score
 }
 
+// Nearest returns the name at the smallest distance from a text, the first of several; "" if no
+// distance is at most the bound. No name is near a text of more than MaxBytes bytes.
+func Nearest(text string, names []string, most int) (nearest string) {
+	if len(text) > MaxBytes {
+		return ""
+	}
+	written := New(text)
+	for _, n := range names {
+		if d := written.Distance(n); d <= most {
+			nearest, most = n, d-1
+		}
+	}
+	return nearest
+}
+
 // folded returns a byte as the comparison sees it.
 func folded(b byte) byte {
 	switch {

@@ -3,6 +3,7 @@ package page
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,7 +16,16 @@ import (
 // the three descriptors of a request the last one is denied soon.
 func examples(t *testing.T) *weir {
 	t.Helper()
-	w := serveFiles(t, parts.RootFor(t)+"/deploy/rules")
+	// The page shows the path, which can be long.
+	temp, err := os.MkdirTemp("", "of-somebody")
+	if err == nil {
+		t.Cleanup(func() { _ = os.RemoveAll(temp) })
+		err = os.Symlink(parts.RootFor(t)+"/deploy/rules", temp+"/directory-with-a-long-name")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := serveFiles(t, temp+"/directory-with-a-long-name")
 	conn := dial(t, w.GRPC)
 	again(t, 50*time.Millisecond, func(ctx context.Context) {
 		_ = send(ctx, conn, "edge", "remote_address=192.0.2.7", "api_key=alice", "path=/hello,api_key=alice") // a stop may come first

@@ -82,7 +82,7 @@ function showVerdict(s) {
   } else if (all > 0) lines.push(['good', el('b', {}, 'No request is denied'), ': ' + rateOf(all) + ' pass.']);
   else if (s.total) lines.push(['note', el('b', {}, 'No requests'), ' come now; ' + count(s.total) + ' since the start.']);
   else lines.push(['note', el('b', {}, 'No requests'), ' have come since the start.' + (s.rules.length ? ' The next step is in Envoy: its rate limit filter must name the gRPC address of this Weir, and a domain of the rules (' + listed(domainsOf(s)) + ').' : '')]);
-  if (!s.number) lines.push(['warn', el('b', {}, 'No rules are loaded'), ', so nothing is limited. The next step: put a rule file into ' + (listed(s.loads.sources || []) || 'the directory of the rules') + ', and choose ', link('#loaded', 'Reload now'), '.']);
+  if (!s.number) lines.push(['warn', el('b', {}, 'No rules are loaded'), ', so nothing is limited. The next step: put a rule file into ', soft(listed(s.loads.sources || []) || 'the directory of the rules'), ', and choose ', link('#loaded', 'Reload now'), '.']);
   if (now.noDomain > 0) lines.push(['warn', el('b', {}, rateOf(now.noDomain) + ' are for a domain without rules'), ', so nothing limits them. ', link('#tail', 'See them', () => tailOnly('no_domain'))]);
   if (now.unmatched > 0) lines.push(['warn', el('b', {}, rateOf(now.unmatched) + ' match no rule'), ', so nothing limits them. ', link('#tail', 'See why', () => tailOnly('unmatched'))]);
   if (!remote && before && st.evicted > before.evicted) lines.push(['warn', el('b', {}, 'Memory is full'), ': keys are forgotten before their time. Raise max-keys.']);
@@ -483,10 +483,10 @@ function showLoads(l, s) {
   if (where.dataset.is === is) { where.querySelectorAll('time').forEach(t => put(t, ago(t.dateTime))); return; }
   where.dataset.is = is;
   const when = date => date ? el('time', {datetime: date, title: new Date(date).toLocaleString('en-GB')}, ago(date)) : 'not yet';
-  const list = (kind, title, all) => (all || []).length ? [el('h3', {}, title), el('ul', {class: 'mistakes ' + kind}, all.slice(0, 100).map(t => el('li', {}, t)), all.length > 100 ? el('li', {}, 'and ' + count(all.length - 100) + ' more') : '')] : '';
+  const list = (kind, title, all) => (all || []).length ? [el('h3', {}, title), el('ul', {class: 'mistakes ' + kind}, all.slice(0, 100).map(t => el('li', {}, soft(t))), all.length > 100 ? el('li', {}, 'and ' + count(all.length - 100) + ' more') : '')] : '';
   where.replaceChildren(...[el('dl', {class: 'facts'},
     el('dt', {}, 'In force'), el('dd', {}, count(l.rules) + ' rules, since ', when(l.loadedAt)),
-    el('dt', {}, 'From'), el('dd', {}, (l.sources || []).join(', ') || '–'),
+    el('dt', {}, 'From'), el('dd', {}, soft((l.sources || []).join(', ') || '–')),
     el('dt', {}, 'Hash'), el('dd', {}, el('code', {}, l.hash || '–')),
     el('dt', {}, 'Last load'), el('dd', {class: (l.errors || []).length ? 'bad' : ''}, (l.errors || []).length ? 'refused ' : 'succeeded ', when(l.triedAt), '; ' + count(l.succeeded) + ' succeeded and ' + count(l.refused) + ' were refused since the start')),
     list('bad', 'Mistakes of the last load, which is not in force', l.errors), list('warn', 'Likely mistakes in the rules in force', l.warnings)].flat().filter(Boolean));

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs the arguments, a `go test -race`, and once more the packages in which the race detector itself crashed. In a bubble of
 # testing/synctest all timers share one context of the detector, and two threads can spoil the context (golang/go#78156, open in
-# Go 1.26). A test that fails, a data race or a panic gets no second try.
+# Go 1.26). A crash is also a fault in code that is not of Go, or a signal that ends the process and prints the registers. A test
+# that fails, a data race, a panic or a test that takes too long gets no second try.
 set -u
 
 out=$(mktemp)
@@ -12,8 +13,9 @@ status=$(cat "$out.status")
 [ "$status" != 0 ] || exit 0
 
 crashed=$(awk '
-	/^ *--- FAIL|DATA RACE|^panic: |test timed out|\[(build|setup) failed\]/ { failed = 1 }
-	/ThreadSanitizer: CHECK failed|^fatal error: fault|SIGSEGV: segmentation violation/ { crash = 1 }
+	/^ *--- FAIL|DATA RACE|^panic: |^SIGQUIT: |test timed out|\[(build|setup) failed\]/ { failed = 1 }
+	/ThreadSanitizer: CHECK failed|^fatal error: (fault|traceback|unexpected signal)/ { crash = 1 }
+	/^SIG[A-Z]+: |^PC=0x[0-9a-f]+ m=|: unexpected return pc for runtime\./ { crash = 1 }
 	/^(ok|\?) / { failed = crash = 0 }
 	/^FAIL\t/ { if (failed || !crash) others = 1; else packages = packages " " $2; failed = crash = 0 }
 	END { if (!others) print packages }' "$out")

@@ -10,7 +10,7 @@ import (
 
 func TestOnlyACrashOfTheRaceDetectorGetsASecondTry(t *testing.T) {
 	const crash = "ThreadSanitizer: CHECK failed: tsan_rtl.cpp:346\nFAIL\tm/pkg/b\t1.0s\nFAIL\n"
-	const failed, passed, again = "FAIL\tm/pkg/b\t1.0s\nFAIL\n", "ok  \tm/pkg/b\t1.0s\n", "test -race m/pkg/b"
+	const failed, passed, again = "FAIL\tm/pkg/b\t1.0s\nFAIL\n", "ok  \tm/pkg/b\t1.0s\n", "test -race -cpu 1 m/pkg/b"
 	const registers = "\ngoroutine 0 gp=0x7cf3e0 m=0 mp=0x7d03e0 [idle]:\n\nrip    0x41d920\ncs     0x33\nfs     0x0\ngs     0x0\n"
 	for _, test := range []struct {
 		name          string
@@ -18,7 +18,7 @@ func TestOnlyACrashOfTheRaceDetectorGetsASecondTry(t *testing.T) {
 		ok            bool
 		again         string // the arguments of the second run; "" means one run
 	}{
-		{"a crash", "ok  \tm/pkg/a\t1.0s\n" + crash, "ok  \tm/pkg/b\t1.0s\n", true, "test -race m/pkg/b"},
+		{"a crash", "ok  \tm/pkg/a\t1.0s\n" + crash, "ok  \tm/pkg/b\t1.0s\n", true, "test -race -cpu 1 m/pkg/b"},
 		{"a fault", "unexpected fault address 0x7fda76900000\nfatal error: fault\n[signal SIGSEGV: segmentation violation code=0x1]\n" + failed, passed, true, again},
 		{"a bus error", "fatal error: unexpected signal during runtime execution\n[signal SIGBUS: bus error code=0x2]\n" + failed, passed, true, again},
 		{"a fault of a thread", "SIGSEGV: segmentation violation\nPC=0x41d920 m=0 sigcode=1 addr=0x14\n" + registers + failed, passed, true, again},
@@ -35,7 +35,7 @@ func TestOnlyACrashOfTheRaceDetectorGetsASecondTry(t *testing.T) {
 			"traceback: unexpected SPWRITE function runtime.systemstack\nfatal error: traceback\npanic during panic\n" + failed,
 			passed, true, again,
 		},
-		{"two crashes", crash, crash, false, "test -race m/pkg/b"},
+		{"two crashes", crash, crash, false, "test -race -cpu 1 m/pkg/b"},
 		{"a crash beside a failed test", "--- FAIL: TestX (0.00s)\nFAIL\tm/pkg/a\t1.0s\n" + crash, "", false, ""},
 		{"a failed test", "--- FAIL: TestX (0.00s)\nFAIL\tm/pkg/a\t1.0s\nFAIL\n", "", false, ""},
 		{"a crash after a failed test", "    --- FAIL: TestX/y (0.00s)\n" + crash, "", false, ""},

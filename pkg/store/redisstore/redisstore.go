@@ -94,7 +94,7 @@ func newStore(o Options, connect func(redis.Target) connection) (*Store, error) 
 	if err != nil {
 		return nil, err
 	}
-	seedScript, err := scriptParts.ReadFile("script/seed.lua")
+	seedScript, err := readSeedScript()
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func newStore(o Options, connect func(redis.Target) connection) (*Store, error) 
 		timeout:     cmp.Or(o.Timeout, DefaultTimeout),
 		script:      script,
 		sha:         hex.EncodeToString(sum[:]),
-		seedScript:  rueidis.NewLuaScriptNoSha(string(seedScript)), // an ACL need not allow SCRIPT LOAD
+		seedScript:  rueidis.NewLuaScriptNoSha(seedScript), // an ACL need not allow SCRIPT LOAD
 		logger:      o.Logger,
 		started:     time.Now(),
 		silences:    make(chan struct{}, 1),

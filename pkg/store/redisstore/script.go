@@ -30,6 +30,14 @@ const farthestBack = 2 * time.Second
 
 // readScript returns the script, which applies transactions to the states of its keys.
 func readScript() (string, error) {
+	return scriptOf("transactions", "records", "lone", "holds", "apply")
+}
+
+// readSeedScript returns the script that puts states back.
+func readSeedScript() (string, error) { return scriptOf("seed") }
+
+// scriptOf returns the script of the parts that all scripts have, and of further parts.
+func scriptOf(further ...string) (string, error) {
 	var script strings.Builder
 	var errs []error
 	read := func(name string) {
@@ -58,11 +66,9 @@ func readScript() (string, error) {
 	for _, a := range all {
 		algorithm(a.String(), int(a), a.Layout())
 	}
-	read("transactions")
-	read("records")
-	read("lone")
-	read("holds")
-	read("apply")
+	for _, part := range further {
+		read(part)
+	}
 	if len(all) > maxAlgorithms {
 		errs = append(errs, fmt.Errorf("%d algorithms: must be at most %d", len(all), maxAlgorithms))
 	}
@@ -89,6 +95,7 @@ const (
 	isEnding  = 4  // a charge has a holder and is no begin
 	isBegun   = 8  // a charge is a begin
 	isLone    = 16 // a transaction is lone, see call.lone
+	isSeeding = 32 // states are put back, see seeds
 )
 
 // fix comes with the first charge of a key in a transaction of action correct. Unless the Fix fits,

@@ -21,7 +21,7 @@ import (
 
 // seeds is the last states that a server has told. After a restart, or when a replica has taken
 // over, the server gets the states back before this process asks anything else. So a restart makes
-// no key full. A state goes only where the server has none, or an older one. States of
+// no key full. Where the server has a state, the one with more hits counts. States of
 // sliding_window_log and of concurrency, and holders, are not kept.
 //
 // A state that was forgotten on purpose does not come back. A reset here forgets its key. A reset
@@ -130,8 +130,10 @@ func (b *seeds) pending(c connection) bool { return c.Restarts() != b.restarts.L
 
 // seedItem is a state on its way back.
 type seedItem struct {
-	name, value, ends string
-	slot              uint16 // 0 without a cluster
+	name, value string
+	algorithm   byte   // as the script numbers it
+	life        int64  // the period in microseconds; of a counter the instant of expiry in Unix milliseconds
+	slot        uint16 // 0 without a cluster
 }
 
 // items returns the states that matter at an instant, by slot.
@@ -144,15 +146,14 @@ func (s *server) items() (all []seedItem) {
 		sh := &s.seeds.shards[i]
 		sh.mu.Lock()
 		for name, is := range sh.states {
-			at, kind := now, "s"
+			limit, ends, at := is.kept.limit, algorithms.IdleAt(is.kept.limit, is.kept.state), now
+			item := seedItem{name: name, value: is.kept.value(), algorithm: byte(limit.Algorithm), life: int64(limit.Period / Granularity)}
 			if is.kept.counter {
-				at, kind = here, "c"
+				at, item.algorithm, item.life = here, counterNumber, int64(ends)/int64(time.Millisecond)+1
 			}
-			ends := algorithms.IdleAt(is.kept.limit, is.kept.state)
 			if ends <= at {
 				continue
 			}
-			item := seedItem{name: name, value: kind + is.kept.value(), ends: strconv.FormatInt(int64(ends)/int64(time.Millisecond)+1, 10)}
 			if s.cluster {
 				item.slot = slotOf(name)
 			}
@@ -165,17 +166,22 @@ func (s *server) items() (all []seedItem) {
 }
 
 // seedCalls returns the calls of the script for items, which are sorted by slot. A call has the
-// keys of one slot.
-func seedCalls(items []seedItem) (all []rueidis.LuaExec) {
+// keys of one slot. now is as for appendHeader.
+func seedCalls(items []seedItem, now int64) (all []rueidis.LuaExec) {
 	for len(items) > 0 {
 		n := 1
 		for n < min(len(items), seedsPerCall) && items[n].slot == items[0].slot {
 			n++
 		}
 		var e rueidis.LuaExec
+		header := appendHeader(nil, now, 0)
+		header[16] = isSeeding
+		e.Args = append(e.Args, "")
 		for _, item := range items[:n] {
-			e.Keys, e.Args = append(e.Keys, item.name), append(e.Args, item.value, item.ends)
+			header[17+int(item.algorithm)] = 1
+			e.Keys, e.Args = append(e.Keys, item.name), append(e.Args, string([]byte{item.algorithm})+item.value, strconv.FormatInt(item.life, 10))
 		}
+		e.Args[0] = string(header)
 		all, items = append(all, e), items[n:]
 	}
 	return all
@@ -220,7 +226,7 @@ func (s *server) giveBack(ctx context.Context, client rueidis.Client) (written i
 	for len(items) > 0 {
 		n := min(len(items), seedsPerRound)
 		round, cancel := context.WithTimeout(ctx, seedTime)
-		results := s.seedScript.ExecMulti(round, client, seedCalls(items[:n])...)
+		results := s.seedScript.ExecMulti(round, client, seedCalls(items[:n], s.givenNow())...)
 		cancel()
 		var errs []error
 		for _, r := range results {

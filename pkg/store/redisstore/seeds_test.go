@@ -247,3 +247,57 @@ func TestStatesOfAClusterGoBackToTheirSlots(t *testing.T) {
 		}
 	}
 }
+
+// The states that a late process brings may have hits that Redis lacks.
+func TestTheStateWithMoreHitsCounts(t *testing.T) {
+	for _, of := range []algorithms.Algorithm{
+		algorithms.FixedWindow, algorithms.TokenBucket, algorithms.SlidingWindowCounter, algorithms.TokenBucketInteger,
+	} {
+		t.Run(of.String(), func(t *testing.T) {
+			l := newLossy(t, 2, Options{})
+			limit := yearly(of, 10)
+			first, second := l.stores[0], l.stores[1]
+			l.admits(t, first, limit, "a", 2)
+			l.admits(t, second, limit, "a", 3) // first has not seen these
+			l.restart(t)
+			name, _ := first.main.appendName(nil, &store.Charge{Key: []byte("a"), Limit: limit}, 0)
+			command(t, first, "DEL", string(name)) // as if both came back only now
+			for n, s := range l.stores {
+				s.main.seeds.restarts.Store(0)
+				s.main.seed(t.Context())
+				if n == 0 {
+					l.admits(t, first, limit, "a", 1)
+				}
+			}
+			if n := l.admits(t, first, limit, "a", 9); n != 5 {
+				t.Errorf("%d pass, want 5: a late state has 5 hits, and the state of Redis has 3", n)
+			}
+		})
+	}
+}
+
+func TestARedisThatComesBackWithAllCountsGetsNone(t *testing.T) {
+	for _, of := range []algorithms.Algorithm{
+		algorithms.FixedWindow, algorithms.TokenBucket, algorithms.SlidingWindowCounter, algorithms.TokenBucketInteger,
+	} {
+		t.Run(of.String(), func(t *testing.T) {
+			l := newLossy(t, 2, Options{})
+			limit := algorithms.Limit{Algorithm: of, Requests: 1000, Period: 24 * time.Hour}
+			for n := range 100 {
+				s := l.stores[n%2]
+				c := []store.Charge{{Key: []byte("a"), Limit: limit, Hits: []int64{3, 0, -2, 2000, 0, 1}[n%6]}}
+				must.Get(store.Take(t.Context(), s, c, make([]algorithms.Decision, 1)))(t)
+				s.Later(&store.Charge{Key: []byte("a"), Limit: limit, Hits: -1}, s.Now(limit), store.Part{})
+			}
+			for _, s := range l.stores {
+				eventually(t, "nothing that is owed", func() bool { return s.Stats().OwedKeys == 0 })
+				must.Get(store.Take(t.Context(), s, []store.Charge{{Key: []byte("a"), Limit: limit}}, make([]algorithms.Decision, 1)))(t)
+			}
+			must.Get(l.redis.Do(t.Context(), "SAVE"))(t)
+			l.restart(t)
+			if n := l.lines(wasLost); n != 0 {
+				t.Errorf("%d lines about a loss, want none:\n%s", n, &l.log)
+			}
+		})
+	}
+}

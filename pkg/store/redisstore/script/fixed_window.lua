@@ -24,3 +24,10 @@ if general % 2 == 1 then
     return algorithm.take(s, EXACT, nil, period, now, difference, true)
   end
 end
+
+if general == SEED then
+  function algorithm.merge(s, lost, period)
+    local newer = floor(lost[1] / period) - floor(s[1] / period)
+    return (newer > 0 or newer == 0 and lost[2] > s[2]) and lost or s
+  end
+end

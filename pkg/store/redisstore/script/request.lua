@@ -4,7 +4,7 @@
 --   I8 instant in Unix microseconds; 0 is the time of the server, and only tests give an instant.
 --   I8 deadline: from this instant on no caller waits for the answer, and the script does nothing. 0 is never.
 --   I1 a sum of flags: 1 if a transaction has several charges or action CORRECT, 2 if one with a holder is not lone.
---     4 if a holder ends, 8 if one begins, 16 if a transaction is lone (lone.lua).
+--     4 if a holder ends, 8 if one begins, 16 if a transaction is lone (lone.lua), 32 in the script of seed.lua.
 --   16 times I1: byte n is 1 if a charge has the algorithm number n. Number 0 stands for counters (counter.lua).
 --   Then the transactions: I1 action, plus HOLDS if a charge has a holder, I4 repeat, I4 number of charges, and the charges.
 --   A charge: I4 key (index into KEYS), I1 algorithm, I1 flags, I4 requests, I4 capacity (of counters: seconds to live after the
@@ -29,6 +29,8 @@
 --   algorithm.idle(s, period) returns the instant from which the key is idle.
 --   algorithm.correct(s, requests, capacity, period, now, difference, at, was) returns the state after a charge of the difference at
 --     an earlier instant. Negative hits are given back; was is the state at that instant without these hits.
+--   algorithm.merge(s, lost, period) returns a state that admits no more than either of two states of a key, or s if s does. Without
+--     merge the state counts that is idle later.
 --   algorithm.windows is true if refunds only reach hits of the same window.
 -- A state is a table of the numbers of a record (see AppendRecord in package algorithms). An algorithm with a list also defines open
 -- and apply (sliding_window_log.lua). The algorithm of slots is concurrency.lua. algorithm.back(s, period) is for states whose weight depends on
@@ -39,6 +41,7 @@ if redis.replicate_commands then redis.replicate_commands() end -- Redis before 
 local spread, floor, pack, unpack = unpack, math.floor, struct.pack, struct.unpack
 local EXACT = 9007199254740992 -- 2^53
 local TAKE, RESERVE, PEEK, CORRECT, HOLDS = 0, 1, 2, 3, 4 -- actions
+local SEED = 32 -- general, in the script of seed.lua
 local request, position, algorithms = ARGV[1], 34, {}
 local later = 0 -- milliseconds from the instants of states to instants of expiry
 
@@ -77,4 +80,13 @@ local function read(by, raw, period)
   end
   return state
 end
+
+local time = redis.call('TIME')
+local server = time[1] * 1000000 + time[2]
+if now == 0 then
+  now = server
+else
+  later = floor((server - now) / 1000) + 3600000
+end
+if deadline > 0 and now >= deadline then return pack('<I1I8', 1, now) end
 

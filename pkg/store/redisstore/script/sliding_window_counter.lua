@@ -63,3 +63,12 @@ if general % 2 == 1 or general % 8 >= 4 then
     return (current > 0 or previous > 0) and {now, current, previous}
   end
 end
+
+if general == SEED then
+  function algorithm.merge(s, lost, period)
+    local current, previous, at = windows(s, period, lost[1])
+    local lost_current, lost_previous = windows(lost, period, at)
+    if lost_current <= current and lost_previous <= previous then return s end
+    return {at, math.max(current, lost_current), math.max(previous, lost_previous)}
+  end
+end

@@ -46,7 +46,7 @@ function algorithm.take(s, requests, _, period, now, hits, count_rejected)
 end
 
 function algorithm.idle(s, period)
-  return s[1] + muldiv(period, s[4], s[5]) + 2
+  return s[1] - s[2] + muldiv(period, s[4], s[5]) + 2
 end
 
 if general % 2 == 1 then

@@ -1,12 +1,3 @@
-local time = redis.call('TIME')
-local server = time[1] * 1000000 + time[2]
-if now == 0 then
-  now = server
-else
-  later = floor((server - now) / 1000) + 3600000
-end
-if deadline > 0 and now >= deadline then return pack('<I1I8', 1, now) end
-
 local CHARGE, CORRECTION, DECISION = '<I4I1I1I4I4I7i5', '<I8I1c0I1c0I1c0', '<I1I4I8I8I5I7'
 local answer = {} -- for each transaction
 local before, state, kept_by, period_of = {}, {}, {}, {} -- by key; before is the value, or the result of open

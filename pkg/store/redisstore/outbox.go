@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"bytes"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -27,6 +28,7 @@ type outbox struct {
 	sending sync.Mutex // guards the fields below; locked before a shard's mu
 	first   int        // shard of the next tick
 	asked   time.Time  // when the last question was sent
+	waiting [][]byte   // keys of the shard that was looked at last
 
 	mu      sync.Mutex    // guards the fields below; locked after a shard's mu, before a queue's
 	calls   int           // under way
@@ -52,7 +54,7 @@ const (
 	outboxAsks        = longestLife            // between two questions to servers that answer nothing
 	outboxClose       = 2 * time.Second
 	outboxCalls       = 10_000
-	outboxHoldsBefore = 512 // holders of a key that are told ahead of a request
+	outboxHoldsOfAKey = 512 // that are sent at once
 )
 
 func newOutbox(s *servers) *outbox {
@@ -158,21 +160,23 @@ func (o *outbox) sendBefore(charges []store.Charge) {
 	}
 }
 
-// sendKeyLocked sends the entries of a key for which a condition holds, at most outboxHoldsBefore
-// holders.
-func (o *outbox) sendKeyLocked(b *owed.Book, key []byte, followed bool, holds func(owed.Entry) bool) {
+// sendKeyLocked sends the entries of a key for which a condition holds, at most outboxHoldsOfAKey
+// holders, and returns the number of calls.
+func (o *outbox) sendKeyLocked(b *owed.Book, key []byte, followed bool, holds func(owed.Entry) bool) (sent int) {
 	holders := 0
 	for _, e := range b.Of(key, o.clocks()) {
 		if !holds(e) || o.full() {
 			continue
 		}
 		if _, is := e.(*owed.Holder); is {
-			if holders++; holders > outboxHoldsBefore {
+			if holders++; holders > outboxHoldsOfAKey {
 				continue
 			}
 		}
 		o.sendLocked(b, e, followed)
+		sent++
 	}
+	return sent
 }
 
 // followLocked puts the end that a request has behind the events of its holder that are on the
@@ -307,8 +311,9 @@ func (o *outbox) due(now time.Time) bool {
 	return !now.Before(o.next)
 }
 
-// sendSome looks at waiting entries, sends at most that many calls, and returns the numbers of
-// looks and calls. The last time, hits also go to a server that answers nothing.
+// sendSome looks at waiting entries, sends about that many calls, and returns the numbers of looks
+// and calls. The last time, hits also go to a server that answers nothing. A shard is locked for a
+// look, and then for one key at a time.
 func (o *outbox) sendSome(now time.Time, most int, last bool) (seen, sent int) {
 	if o.keys.Load() == 0 && o.holders.Load() == 0 {
 		return 0, 0
@@ -321,34 +326,50 @@ func (o *outbox) sendSome(now time.Time, most int, last bool) (seen, sent int) {
 	for range outboxShards {
 		sh := &o.shards[o.first]
 		o.first = (o.first + 1) % outboxShards
-		sh.mu.Lock()
-		if !rests || !sh.book.Rests(now) {
-			seen += sh.book.Look(now, clocks, func(e owed.Entry) {
-				if sent < most && o.sendOrAskLocked(sh, e, now, last) {
-					sent++
-				}
+		seen += o.look(sh, now, clocks, rests)
+		for _, key := range o.waiting {
+			if sent >= most {
+				break
+			}
+			o.in(key, func(b *owed.Book) {
+				sent += o.sendKeyLocked(b, key, false, func(e owed.Entry) bool { return o.mayGoLocked(e, now, last) })
 			})
-			o.countLocked(sh)
 		}
-		sh.mu.Unlock()
-		if sent == most || seen >= 2*most && !last { // a look takes time, too
+		if sent >= most || seen >= 2*most && !last { // a look takes time, too
 			break
 		}
 	}
 	return seen, sent
 }
 
-// sendOrAskLocked sends an entry if its server can be reached, and reports whether it has.
-func (o *outbox) sendOrAskLocked(sh *shard, e owed.Entry, now time.Time, last bool) (sent bool) {
-	switch reach := o.reach(e.Charge(), e.At()); {
-	case reach == nobody:
-	case reach == silent && !last:
-		o.askLocked(e.Charge(), e.At(), now)
-	case !o.full():
-		o.sendLocked(&sh.book, e, false)
-		return true
+// look finds the keys of a shard that wait, unless the outbox rests, and returns the number of
+// entries that it has seen.
+func (o *outbox) look(sh *shard, now time.Time, clocks owed.Clocks, rests bool) (seen int) {
+	o.waiting = o.waiting[:0]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if rests && sh.book.Rests(now) {
+		return 0
 	}
-	return false
+	seen = sh.book.Look(now, clocks, func(e owed.Entry) {
+		key, n := e.Charge().Key, len(o.waiting)
+		if !rests && (n == 0 || !bytes.Equal(o.waiting[n-1], key)) { // the entries of a key stand together
+			o.waiting = append(o.waiting, key)
+		}
+	})
+	o.countLocked(sh)
+	return seen
+}
+
+// mayGoLocked reports whether the server of an entry can be reached. A server that answers nothing
+// is asked.
+func (o *outbox) mayGoLocked(e owed.Entry, now time.Time, last bool) bool {
+	reach := o.reach(e.Charge(), e.At())
+	if reach == silent && !last {
+		o.askLocked(e.Charge(), e.At(), now)
+		return false
+	}
+	return reach != nobody
 }
 
 // askLocked asks a server that answers nothing for the key of a charge that waits. The answer is of

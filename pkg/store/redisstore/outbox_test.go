@@ -2,9 +2,13 @@ package redisstore
 
 import (
 	"fmt"
+	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -74,4 +78,56 @@ func TestResetForgetsHitsThatRedisDoesNotKnowOf(t *testing.T) {
 			t.Errorf("%d of 5 remain after Reset", got)
 		}
 	}
+}
+
+// watched is a server of a store that sends nothing, and watches the outbox look for the server.
+type watched struct {
+	*far
+
+	looks func()
+}
+
+func (w *watched) Client() (rueidis.Client, error) {
+	w.looks()
+	return w.far.Client()
+}
+
+// A request waits at most while one key is sent, also if all keys of its shard are.
+func TestARequestDoesNotWaitForTheKeysOfOthersThatAreSent(t *testing.T) {
+	s := unconnected(names{})
+	s.main.queue.nodeQueueLocked(0).workers = mostFlights // nobody flies
+	var all []store.Charge
+	for n := 0; len(all) < owed.MostHits; n++ {
+		if c := hit(fmt.Sprint(n), perAge(algorithms.FixedWindow, 10)); s.shard(c.Key) == &s.shards[0] {
+			all = append(all, c)
+			s.Later(&c, s.Now(algorithms.Limit{}), store.Part{})
+		}
+	}
+	looks, asked, answered := 0, make(chan struct{}), make(chan int)
+	sending := func() (keys int) {
+		s.main.queue.mu.Lock()
+		defer s.main.queue.mu.Unlock()
+		return len(s.main.queue.nodeQueueLocked(0).waiting)
+	}
+	s.main.connection = &watched{far: new(far), looks: func() {
+		switch looks++; {
+		case looks == 2: // the first look is for a connection at all
+			go func() {
+				close(asked)
+				s.owedOf(&all[0], s.Now(algorithms.Limit{}))
+				answered <- sending()
+			}()
+			<-asked
+		case looks%50 == 0: // a mutex goes to a goroutine that has waited for it for a millisecond
+			for until := time.Now().Add(2 * time.Millisecond); time.Now().Before(until); {
+				runtime.Gosched()
+			}
+		}
+	}}
+	var outbox sync.WaitGroup
+	outbox.Go(func() { s.sendSome(time.Now(), outboxPerTick, false) })
+	if keys := <-answered; keys >= len(all) {
+		t.Errorf("a request waited until all %d keys of its shard were sent", keys)
+	}
+	outbox.Wait()
 }

@@ -40,25 +40,27 @@ const (
 // the connection, which looks at all.
 const costWaiting = 64
 
-func (c *Conn) spend(points int64) error {
+func (c *Conn) spend(points int64) error { return c.spendOn(CauseFlood, points) }
+
+func (c *Conn) spendOn(cause Cause, points int64) error {
 	g := &c.guard
 	if elapsed := c.now - g.at; elapsed > guardEvery {
 		g.points = max(0, g.points-elapsed/guardEvery)
 		g.at = c.now
 	}
 	if g.points += points; g.points > guardMost {
-		return &ConnError{EnhanceYourCalm, CauseFlood, "too many frames without a request"}
+		return &ConnError{EnhanceYourCalm, cause, "too many frames without a request"}
 	}
 	return nil
 }
 
-// spendReset is spend for a stream that the client has reset, or made the machine reset. The
+// spendReset is spendOn for a stream that the client has reset, or made the machine reset. The
 // Handler may still have its call: the calls of such streams are bounded too.
-func (c *Conn) spendReset(points int64) error {
+func (c *Conn) spendReset(cause Cause, points int64) error {
 	if c.opened.gone > c.lane.options.MaxStreams {
-		return &ConnError{EnhanceYourCalm, CauseFlood, "too many requests under way were reset"}
+		return &ConnError{EnhanceYourCalm, cause, "too many requests under way were reset"}
 	}
-	return c.spend(points)
+	return c.spendOn(cause, points)
 }
 
 func (c *Conn) refund() { c.guard.points = max(0, c.guard.points-guardAnswer) }

@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -21,44 +22,45 @@ func TestFloodsEndTheConnection(t *testing.T) {
 		does        func(c *talk, n uint32)
 		least, most int // repetitions
 		reason      string
+		resets      bool // the cause, as also an honest client may reset
 	}{
 		{"rapid reset", nil, func(c *talk, n uint32) {
 			c.headers(2*n+1, false, usual()...)
 			c.must(c.framer.WriteRSTStream(2*n+1, http2.ErrCodeCancel))
-		}, 400, 600, "too many frames without a request"},
+		}, 400, 600, "too many frames without a request", true},
 		{"requests under way that are reset", nil, func(c *talk, n uint32) {
 			c.ask(2*n+1, "later")
 			c.must(c.framer.WriteRSTStream(2*n+1, http2.ErrCodeCancel))
-		}, 1024, 1025, "too many requests under way were reset"},
+		}, 1024, 1025, "too many requests under way were reset", true},
 		{"requests under way that the server resets", nil, func(c *talk, n uint32) {
 			c.ask(2*n+1, "later")
 			c.window(2*n+1, 0) // a mistake
-		}, 1024, 1025, "too many requests under way were reset"},
+		}, 1024, 1025, "too many requests under way were reset", false},
 		{"malformed requests", nil, func(c *talk, n uint32) {
 			c.headers(2*n+1, true, usual("connection", "close")...)
-		}, 900, 1100, "too many frames without a request"},
+		}, 900, 1100, "too many frames without a request", false},
 		{"refused requests", nil, func(c *talk, n uint32) {
 			c.headers(2*n+1, true, usual("content-type", "text/plain")...)
-		}, 900, 1100, "too many frames without a request"},
+		}, 900, 1100, "too many frames without a request", false},
 		{"requests above the bound of streams", func(c *talk) {
 			for n := range uint32(1024) {
 				c.headers(2*n+1, false, usual()...)
 			}
-		}, func(c *talk, n uint32) { c.headers(2*n+3001, false, usual()...) }, 2400, 2600, "too many frames without a request"},
+		}, func(c *talk, n uint32) { c.headers(2*n+3001, false, usual()...) }, 2400, 2600, "too many frames without a request", false},
 		{
-			"SETTINGS", nil, func(c *talk, _ uint32) { c.must(c.framer.WriteSettings()) }, 400, 600, "too many frames without a request",
+			"SETTINGS", nil, func(c *talk, _ uint32) { c.must(c.framer.WriteSettings()) }, 400, 600, "too many frames without a request", false,
 		},
-		{"SETTINGS ack", nil, func(c *talk, _ uint32) { c.must(c.framer.WriteSettingsAck()) }, 9000, 11000, "too many frames without a request"},
-		{"PING", nil, func(c *talk, _ uint32) { c.must(c.framer.WritePing(false, [8]byte{})) }, 3, 5, "too_many_pings"},
+		{"SETTINGS ack", nil, func(c *talk, _ uint32) { c.must(c.framer.WriteSettingsAck()) }, 9000, 11000, "too many frames without a request", false},
+		{"PING", nil, func(c *talk, _ uint32) { c.must(c.framer.WritePing(false, [8]byte{})) }, 3, 5, "too_many_pings", false},
 		{"PING between requests", nil, func(c *talk, n uint32) {
 			c.must(c.framer.WritePing(false, [8]byte{}))
 			c.must(c.framer.WritePing(true, [8]byte{}))
 			c.headers(2*n+1, true, usual(":method", "GET")...)
-		}, 700, 1000, "too many frames without a request"},
+		}, 700, 1000, "too many frames without a request", false},
 		{"PRIORITY", nil, func(c *talk, _ uint32) {
 			c.must(c.framer.WritePriority(1, http2.PriorityParam{}))
-		}, 9000, 11000, "too many frames without a request"},
-		{"WINDOW_UPDATE", nil, func(c *talk, _ uint32) { c.window(0, 1) }, 9000, 11000, "too many frames without a request"},
+		}, 9000, 11000, "too many frames without a request", false},
+		{"WINDOW_UPDATE", nil, func(c *talk, _ uint32) { c.window(0, 1) }, 9000, 11000, "too many frames without a request", false},
 		{"WINDOW_UPDATE beside requests, while many responses wait", func(c *talk) {
 			c.must(c.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
 			for n := range uint32(1000) {
@@ -69,28 +71,28 @@ func TestFloodsEndTheConnection(t *testing.T) {
 			for range 10 {
 				c.window(0, 1)
 			}
-		}, 60, 80, "too many frames without a request"},
-		{"unknown frames", nil, func(c *talk, _ uint32) { c.must(c.framer.WriteRawFrame(99, 0, 0, nil)) }, 9000, 11000, "too many frames without a request"},
+		}, 60, 80, "too many frames without a request", false},
+		{"unknown frames", nil, func(c *talk, _ uint32) { c.must(c.framer.WriteRawFrame(99, 0, 0, nil)) }, 9000, 11000, "too many frames without a request", false},
 		{
-			"GOAWAY", nil, func(c *talk, _ uint32) { c.must(c.framer.WriteGoAway(0, 0, nil)) }, 900, 1100, "too many frames without a request",
+			"GOAWAY", nil, func(c *talk, _ uint32) { c.must(c.framer.WriteGoAway(0, 0, nil)) }, 900, 1100, "too many frames without a request", false,
 		},
 		{"empty DATA", func(c *talk) { c.headers(1, false, usual()...) }, func(c *talk, _ uint32) {
 			c.must(c.framer.WriteData(1, false, nil))
-		}, 900, 1100, "too many frames without a request"},
+		}, 900, 1100, "too many frames without a request", false},
 		{"padded empty DATA", func(c *talk) { c.headers(1, false, usual()...) }, func(c *talk, _ uint32) {
 			c.must(c.framer.WriteDataPadded(1, false, nil, make([]byte, 9)))
-		}, 900, 1100, "too many frames without a request"},
+		}, 900, 1100, "too many frames without a request", false},
 		{"DATA of a closed stream", func(c *talk) { c.ask(1, "hello") }, func(c *talk, _ uint32) {
 			c.must(c.framer.WriteData(1, false, []byte{1}))
-		}, 900, 10500, "too many frames without a request"},
+		}, 900, 10500, "too many frames without a request", false},
 		{"CONTINUATION", func(c *talk) {
 			c.must(c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0x82}}))
-		}, func(c *talk, _ uint32) { c.must(c.framer.WriteContinuation(1, false, nil)) }, 16, 17, "a header block is too large"},
+		}, func(c *talk, _ uint32) { c.must(c.framer.WriteContinuation(1, false, nil)) }, 16, 17, "a header block is too large", false},
 		{"large CONTINUATION", func(c *talk) {
 			c.must(c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0x82}}))
 		}, func(c *talk, _ uint32) {
 			c.must(c.framer.WriteContinuation(1, false, make([]byte, 16000)))
-		}, 2, 3, "a header block is too large"},
+		}, 2, 3, "a header block is too large", false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c := newTalk(t)
@@ -106,6 +108,10 @@ func TestFloodsEndTheConnection(t *testing.T) {
 					t.Fatalf("%d bytes are held after %d repetitions", held, n)
 				}
 				c.conn.Output()
+			}
+			of, _ := errors.AsType[*ConnError](err)
+			if want := map[bool]Cause{true: CauseResets, false: CauseFlood}[row.resets]; of != nil && of.Cause != want {
+				t.Errorf("the cause is %d, want %d", of.Cause, want)
 			}
 			if fmt.Sprint(err) != calm+row.reason || n < row.least || n > row.most {
 				t.Errorf("after %d repetitions, want %d to %d: %v", n, row.least, row.most, err)

@@ -138,6 +138,7 @@ type Cause int
 const (
 	CauseProtocol Cause = iota // the client breaks RFC 9113 or RFC 7541
 	CauseFlood                 // the client sends frames that look like an attack
+	CauseResets                // the client resets too many requests: an attack, or its deadlines are too short
 	CauseSlow                  // a frame or a message takes too long
 	CauseUnread                // too many responses wait for the client's window
 	CauseSilent                // the client does not answer a PING

@@ -170,14 +170,14 @@ func (c *Conn) resetByClient(f frame, payload []byte) error {
 	}
 	s := c.opened.find(f.stream)
 	if s == nil {
-		return c.spend(costReset)
+		return c.spendOn(CauseResets, costReset)
 	}
 	cost := int64(costReset)
 	if !s.ended || s.foreign && !s.over {
 		cost = costUnfinished
 	}
 	c.abandon(s, Code(binary.BigEndian.Uint32(payload)))
-	return c.spendReset(cost)
+	return c.spendReset(CauseResets, cost)
 }
 
 // maxSettings bounds one SETTINGS frame, in bytes: 170 settings.

@@ -140,7 +140,7 @@ func (c *Conn) resetStream(id uint32, code Code) error {
 		c.abandon(s, code)
 	}
 	c.sendReset(id, code)
-	return c.spendReset(costStreamError)
+	return c.spendReset(CauseFlood, costStreamError)
 }
 
 // sendReset sends RST_STREAM. Frames of the stream may still be on the way.

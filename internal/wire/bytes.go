@@ -34,13 +34,14 @@ const (
 	SlowMessage
 	BadFrames     // of an attack
 	ProtocolError // a mistake of HTTP/2
+	Resets        // too many requests of the client: an attack, or its deadlines are too short
 	UnreadAnswers // too many answers wait for the client's window
 	Silent        // the client does not answer a PING
 	reasons
 )
 
 func reasonNames() [reasons]string {
-	return [reasons]string{"held_most", "slow_message", "bad_frames", "protocol_error", "unread_answers", "silent"}
+	return [reasons]string{"held_most", "slow_message", "bad_frames", "protocol_error", "resets", "unread_answers", "silent"}
 }
 
 // Bytes bounds the memory that clients can make the server take, over all its connections. The

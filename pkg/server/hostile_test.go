@@ -253,6 +253,12 @@ func TestConnectionsThatTheLaneEndsAreCounted(t *testing.T) {
 			}
 			return err
 		}, 0},
+		"resets": {func(c *frames) (err error) { // an attack, or deadlines that end before the message is written
+			for id := uint32(1); id < 1400 && err == nil; id += 2 {
+				err = errors.Join(c.call(id, false), c.WriteRSTStream(id, http2.ErrCodeCancel))
+			}
+			return err
+		}, 0},
 		"slow_message": {func(c *frames) error { return c.call(1, false) }, lane.MessageTimeout + 2*time.Second},
 		"silent":       {func(c *frames) error { return c.call(1, true) }, lane.KeepaliveTime + lane.KeepaliveTimeout + 2*time.Second},
 		"unread_answers": {func(c *frames) (err error) {

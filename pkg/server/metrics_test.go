@@ -87,6 +87,7 @@ descriptors:
 			`weir_in_flight_streams`:                                          0,
 			`weir_in_flight_refused_total`:                                    0,
 			`weir_in_flight_connections_ended_total{reason="bad_frames"}`:     0,
+			`weir_in_flight_connections_ended_total{reason="resets"}`:         0,
 			`weir_in_flight_connections_ended_total{reason="held_most"}`:      0,
 			`weir_in_flight_connections_ended_total{reason="protocol_error"}`: 0,
 			`weir_in_flight_connections_ended_total{reason="silent"}`:         0,

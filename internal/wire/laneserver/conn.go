@@ -242,6 +242,8 @@ func reasonOf(cause lane.Cause) wire.Reason {
 	switch cause {
 	case lane.CauseFlood:
 		return wire.BadFrames
+	case lane.CauseResets:
+		return wire.Resets
 	case lane.CauseSlow:
 		return wire.SlowMessage
 	case lane.CauseUnread:

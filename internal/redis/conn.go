@@ -44,6 +44,9 @@ const (
 	remakeAfter   = 10 * time.Second       // of nothing but errors: then Conn makes a new client
 	checkInterval = 500 * time.Millisecond // between checks of all nodes after failed commands
 	askInterval   = 5 * time.Second        // between questions to Sentinels while nothing fails
+	// unsettled is the time for which Sentinels that do not agree may have several primaries. A Sentinel
+	// demotes a primary that the others do not name after 8 s. Until then Conn asks each checkInterval.
+	unsettled = 10 * time.Second
 )
 
 // Conn keeps a rueidis client for a target. Conn makes the client once servers answer that are new
@@ -246,9 +249,9 @@ func (c *Conn) serve(s *session) error {
 	defer func() { s.close() }()
 	s.use()
 	c.endFirst(nil)
-	ask := time.NewTicker(askInterval)
+	ask := time.NewTicker(checkInterval)
 	defer ask.Stop()
-	var checked time.Time
+	used, checked := time.Now(), time.Time{}
 	for {
 		select {
 		case <-c.ctx.Done():
@@ -256,6 +259,9 @@ func (c *Conn) serve(s *session) error {
 		case err := <-s.failed:
 			return err
 		case <-ask.C:
+			if time.Since(checked) < askInterval && (c.sentinels == nil || time.Since(used) > unsettled) {
+				continue
+			}
 		case <-c.failures:
 			if time.Since(checked) < checkInterval {
 				continue
@@ -275,7 +281,7 @@ func (c *Conn) serve(s *session) error {
 		if next := c.renew(s, broken); next != s {
 			next.use()
 			s.close()
-			s = next
+			s, used = next, time.Now()
 		}
 	}
 }

@@ -30,6 +30,7 @@ type leasedDay struct {
 
 	asking *traffic
 	pace   atomic.Int32
+	passed [2][]atomic.Int64 // hits, by sidecar and limit
 }
 
 // daily is the limit of each key.
@@ -43,6 +44,9 @@ func startLeasedDay(t *testing.T, url string) *leasedDay {
 		d.start(t, d.rules(), url, leased()...)
 	}
 	d.awaitState(t, "closed")
+	for i := range d.passed {
+		d.passed[i] = make([]atomic.Int64, len(d.limits))
+	}
 	const slower = 10
 	ticks := make([]int, 2*len(d.limits)) // of each worker
 	d.asking = newTraffic(t, len(ticks), 6*time.Millisecond, func(ctx context.Context, worker int) string {
@@ -50,9 +54,44 @@ func startLeasedDay(t *testing.T, url string) *leasedDay {
 		if p := pace(d.pace.Load()); p == paused || p == slowly && ticks[worker]%slower != 0 {
 			return "pause"
 		}
-		return d.ask(ctx, d.clients[worker%2], worker/2, "hot")
+		outcome := d.ask(ctx, d.clients[worker%2], worker/2, "hot")
+		if outcome == "OK" {
+			d.passed[worker%2][worker/2].Add(1)
+		}
+		return outcome
 	})
 	return d
+}
+
+// passes returns how many hits of each limit each sidecar has admitted.
+func (d *leasedDay) passes() (all [2][]int64) {
+	for i := range d.passed {
+		for key := range d.passed[i] {
+			all[i] = append(all[i], d.passed[i][key].Load())
+		}
+	}
+	return all
+}
+
+// lost returns how many hits of a key can be lost, as docs/redis-restarts.md has it. Sentinels that do
+// not agree have two primaries, and each sidecar may have used another one since before. Then the
+// hits of the sidecar with fewer are lost. Where no sidecar has put counts back there was one
+// primary, which had all counts.
+func (d *leasedDay) lost(t *testing.T, before [2][]int64) int {
+	t.Helper()
+	seeded, most := 0, int64(0)
+	for _, s := range d.sidecars {
+		seeded += s.metric(t, "weir_store_seeded_keys_total")
+	}
+	if seeded == 0 {
+		return 0
+	}
+	now := d.passes()
+	for key := range d.limits {
+		most = max(most, min(now[0][key]-before[0][key], now[1][key]-before[1][key]))
+	}
+	t.Logf("the new primary lacked counts of %d keys, so %d hits of a key can be lost", seeded, most)
+	return int(most)
 }
 
 // awaitLeased waits until each sidecar has decided that many more requests from leases.
@@ -167,7 +206,7 @@ func TestLeasesGoOnAfterAFailoverAndAdmitNothingTooMany(t *testing.T) {
 			d, kill := start(t)
 			d.awaitLeased(t, 100)
 			d.rest(t)
-			before := d.away(t)
+			before, passed := d.away(t), d.passes()
 			await := kill()
 			d.pace.Store(int32(slowly)) // else the shares of the sidecars end before the failover does
 			parts.Eventually(t, func() string {
@@ -178,6 +217,8 @@ func TestLeasesGoOnAfterAFailoverAndAdmitNothingTooMany(t *testing.T) {
 			})
 			next := await()
 			d.awaitAsked(t)
+			await()
+			lost := d.lost(t, passed)
 			calm := d.away(t)
 			d.pace.Store(int32(hot))
 			d.awaitLeased(t, 100)
@@ -188,7 +229,7 @@ func TestLeasesGoOnAfterAFailoverAndAdmitNothingTooMany(t *testing.T) {
 			if now := await(); now != next {
 				t.Skipf("there was another failover, from %s to %s, before replicas had all hits", next.Address(), now.Address())
 			}
-			d.atMost(t, daily*9/10, late)
+			d.atMost(t, daily*9/10, lost+late)
 		})
 	}
 }
@@ -211,6 +252,18 @@ func sentinelsUnderLeases(t *testing.T) (d *leasedDay, kill func() (await func()
 			if err != nil {
 				t.Fatal(err)
 			}
+			parts.Eventually(t, func() string {
+				for _, r := range s.Data {
+					if r == next || !r.Running() {
+						continue
+					}
+					list, err := r.Do(parts.Soon(t), "CLIENT", "LIST")
+					if text, _ := list.ToString(); err == nil && strings.Contains(text, " name=weir ") {
+						return r.Address() + " is still used, which is no primary any more"
+					}
+				}
+				return ""
+			})
 			return next
 		}
 	}

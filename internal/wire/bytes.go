@@ -97,7 +97,10 @@ func (b *Bytes) Stats() BytesStats {
 
 // Crowded reports whether more than three quarters of the bound are in use. Then the server should
 // ask Admits. A call takes a nanosecond.
-func (b *Bytes) Crowded() bool { return b.held.Load()+b.leaving.Load() > b.most/4*3 }
+func (b *Bytes) Crowded() bool { return b.held.Load()+b.leaving.Load() > b.roomy() }
+
+// roomy returns the bytes up to which there is room for all: three quarters of the bound.
+func (b *Bytes) roomy() int64 { return b.most / 4 * 3 }
 
 // Admits reports whether a request of the connection, which is counted already, may be decided. The
 // connection must have at most its share of three quarters of the bound. Otherwise its client must
@@ -106,13 +109,15 @@ func (b *Bytes) Admits(a *Account) bool {
 	if a.held.Load() <= b.share() || a.streams.Load()*answerUnit <= a.answered.Load() {
 		return true
 	}
-	b.refuse(a.conn.RemoteAddr())
-	return false
-}
-
-func (b *Bytes) refuse(client net.Addr) {
+	bytes := b.held.Load() + b.leaving.Load()
+	if bytes <= b.roomy() {
+		return true // since the caller has asked Crowded
+	}
 	b.refused.Add(1)
-	b.log("requests are refused: too many bytes are in flight", client)
+	if b.logDue() {
+		b.log("requests are refused: too many bytes are in flight", a.conn.RemoteAddr(), inFlight(bytes), exceeds(b.roomy()))
+	}
+	return false
 }
 
 // Take counts bytes that no connection accounts for, such as a large decoded request. All Takes
@@ -121,7 +126,11 @@ func (b *Bytes) refuse(client net.Addr) {
 // more than a quarter of the bound.
 func (b *Bytes) Take(ctx context.Context, bytes int64) (taken int64, ok bool) {
 	if taken, ok = b.large.Take(ctx, bytes); !ok {
-		b.refuse(nil)
+		b.refused.Add(1)
+		if b.logDue() {
+			b.log("large requests are refused: others have all the bytes that such requests may take", nil,
+				slog.Int64("bytes_of_request", bytes), exceeds(b.most/takenPart))
+		}
 		return 0, false
 	}
 	b.held.Add(taken)
@@ -135,15 +144,14 @@ func (b *Bytes) Give(bytes int64) {
 }
 
 // share returns the bytes that each connection may have while the bound is nearly reached.
-func (b *Bytes) share() int64 { return b.most / 4 * 3 / max(b.busy.Load(), 1) }
+func (b *Bytes) share() int64 { return b.roomy() / max(b.busy.Load(), 1) }
 
 // relieve ends connections until the bound holds: first the connection with the largest weight. An
 // honest client has bytes for milliseconds, and takes its answers.
 func (b *Bytes) relieve() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for b.held.Load() > b.most && b.endWorstLocked(0) {
-	}
+	b.relieveLocked(b.most, 0)
 }
 
 // look ends connections with old bytes and more than their share, while the bound stays crowded.
@@ -154,18 +162,27 @@ func (b *Bytes) look() {
 	for a := range b.open {
 		a.fade()
 	}
-	isCrowded := func() bool { return b.held.Load() > b.most/4*3 }
-	for b.crowded && isCrowded() && b.endWorstLocked(oldAge) {
+	if b.crowded {
+		b.relieveLocked(b.roomy(), oldAge)
 	}
-	b.crowded = isCrowded()
+	b.crowded = b.held.Load() > b.roomy()
 	if b.looking = len(b.open) > 0; b.looking {
 		time.AfterFunc(lookEvery, b.look)
 	}
 }
 
+// relieveLocked ends connections whose bytes have such an age, until no more bytes than most are
+// left, or no such connection.
+func (b *Bytes) relieveLocked(most int64, age time.Duration) {
+	for bytes := b.held.Load(); bytes > most && b.endWorstLocked(age, inFlight(bytes), exceeds(most)); {
+		bytes = b.held.Load()
+	}
+}
+
 // endWorstLocked ends the connection with the largest weight, among connections whose bytes have
-// such an age. The result is false when no connection has.
-func (b *Bytes) endWorstLocked(age time.Duration) bool {
+// such an age. The log gets the reason, with more attributes. The result is false when no
+// connection has such bytes.
+func (b *Bytes) endWorstLocked(age time.Duration, why ...slog.Attr) bool {
 	now, share := b.now(), b.share()
 	var worst *Account
 	var most float64
@@ -180,16 +197,18 @@ func (b *Bytes) endWorstLocked(age time.Duration) bool {
 	delete(b.open, worst)
 	held := worst.held.Load()
 	if worst.release() {
-		b.countEnd(worst, heldMost, held)
+		b.countEnd(worst, heldMost, append(why, slog.Int64("bytes_of_connection", held))...)
 		_ = worst.conn.Close() // the server sees it
 	}
 	return true
 }
 
-// countEnd counts and logs the end of a connection that had so many bytes.
-func (b *Bytes) countEnd(a *Account, reason Reason, held int64) {
+// countEnd counts and logs the end of a connection.
+func (b *Bytes) countEnd(a *Account, reason Reason, figures ...slog.Attr) {
 	b.ended[reason].Add(1)
-	b.log("a connection was ended", a.conn.RemoteAddr(), slog.String("reason", reasonNames()[reason]), slog.Int64("bytes_of_connection", held))
+	if b.logDue() {
+		b.log("a connection was ended", a.conn.RemoteAddr(), append([]slog.Attr{slog.String("reason", reasonNames()[reason])}, figures...)...)
+	}
 }
 
 // catchUp makes a reader wait while connections that have ended take a quarter of the bound beyond
@@ -206,18 +225,25 @@ func (b *Bytes) catchUp() {
 // now returns the nanoseconds since begun.
 func (b *Bytes) now() int64 { return int64(time.Since(b.begun)) }
 
-// log writes at most one line per second. The metrics have the counts.
-func (b *Bytes) log(text string, client net.Addr, more ...slog.Attr) {
-	if _, due := b.logged.Due(time.Second); !due {
-		return
-	}
-	attrs := []slog.Attr{slog.Int64("bytes_in_flight", b.held.Load()), slog.Int64("max_bytes_in_flight", b.most)}
+// logDue reports whether log may write: at most one line per second. The metrics have the counts.
+func (b *Bytes) logDue() bool {
+	_, due := b.logged.Due(time.Second)
+	return due
+}
+
+func (b *Bytes) log(text string, client net.Addr, figures ...slog.Attr) {
+	attrs := append(figures, slog.Int64("max_bytes_in_flight", b.most))
 	if client != nil {
 		attrs = append(attrs, slog.String("client", client.String()))
 	}
 	//nolint:sloglint // the callers give constants
-	b.logger.LogAttrs(context.Background(), slog.LevelWarn, text, append(attrs, more...)...)
+	b.logger.LogAttrs(context.Background(), slog.LevelWarn, text, attrs...)
 }
+
+func inFlight(bytes int64) slog.Attr { return slog.Int64("bytes_in_flight", bytes) }
+
+// exceeds returns the bound that the bytes of a line exceed.
+func exceeds(bound int64) slog.Attr { return slog.Int64("bound", bound) }
 
 // Account is the bytes that one connection buffers. All methods are safe for concurrent use.
 type Account struct {
@@ -295,7 +321,7 @@ func (a *Account) Ended(reason Reason) {
 	gone := a.gone
 	a.mu.Unlock()
 	if !gone {
-		a.of.countEnd(a, reason, a.held.Load())
+		a.of.countEnd(a, reason, slog.Int64("bytes_of_connection", a.held.Load()))
 	}
 }
 

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -29,6 +30,19 @@ type client struct {
 func newBytes() (*Bytes, *logtest.Log) {
 	log := new(logtest.Log)
 	return NewBytes(most, slog.New(slog.NewTextHandler(log, nil))), log
+}
+
+// exceeded checks that the log names bytes above the bound that they exceed.
+func exceeded(t *testing.T, log *logtest.Log, bound int64) {
+	t.Helper()
+	var bytes, of int64
+	_, figures, _ := strings.Cut(log.String(), "bytes_in_flight=")
+	if _, err := fmt.Sscanf(figures, "%d bound=%d", &bytes, &of); err != nil {
+		t.Fatalf("%v in the log: %s", err, log)
+	}
+	if bytes <= bound || of != bound {
+		t.Errorf("want more than %d bytes, and that bound: %s", bound, log)
+	}
 }
 
 func connect(t *testing.T, b *Bytes) *client {
@@ -97,6 +111,7 @@ func TestAtTheBoundTheConnectionWithTheMostAndOldestBytesEnds(t *testing.T) {
 		if !strings.Contains(log.String(), "reason=held_most") {
 			t.Errorf("the log does not say so: %s", log)
 		}
+		exceeded(t, log, most)
 		greedy.Ended(SlowMessage) // by its server, which sees the end
 		honest.Ended(SlowMessage)
 		if got := b.Stats().Ended["slow_message"]; got != 1 {
@@ -120,6 +135,7 @@ func TestWhenCrowdedAConnectionWithMoreThanItsShareIsRefused(t *testing.T) {
 	if b.Stats().Refused != 1 || !strings.Contains(log.String(), "requests are refused") {
 		t.Errorf("got %+v, log %s", b.Stats(), log)
 	}
+	exceeded(t, log, most/4*3)
 	greedy.answer(greedy.requests / 2)
 	if b.Crowded() {
 		t.Error("there is room again")
@@ -149,7 +165,7 @@ func TestLargeRequestsOfOthersEndNoModestConnection(t *testing.T) {
 
 func TestTakesWaitForRoomAndAreRefusedAfterSomeSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, _ := newBytes()
+		b, log := newBytes()
 		taken, ok := b.Take(t.Context(), most) // more than all Takes may have
 		if !ok || taken != most/takenPart {
 			t.Fatalf("got %d, %t; want a quarter of the bound", taken, ok)
@@ -157,6 +173,9 @@ func TestTakesWaitForRoomAndAreRefusedAfterSomeSeconds(t *testing.T) {
 		begun := time.Now()
 		if _, ok := b.Take(t.Context(), 1); ok || time.Since(begun) != BudgetWait || b.Stats().Refused != 1 {
 			t.Errorf("without room: got %t after %v, want a refusal after %v", ok, time.Since(begun), BudgetWait)
+		}
+		if want := fmt.Sprintf("bytes_of_request=1 bound=%d max_bytes_in_flight=%d", most/takenPart, most); !strings.Contains(log.String(), want) {
+			t.Errorf("the log has no %s: %s", want, log)
 		}
 		time.AfterFunc(time.Second, func() { b.Give(taken) })
 		begun = time.Now()

@@ -54,7 +54,7 @@ const (
 	outboxAsks        = longestLife            // between two questions to servers that answer nothing
 	outboxClose       = 2 * time.Second
 	outboxCalls       = 10_000
-	outboxHoldsOfAKey = 512 // that are sent at once
+	outboxHoldsOfAKey = 512 // sent at once
 )
 
 func newOutbox(s *servers) *outbox {

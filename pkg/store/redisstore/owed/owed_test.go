@@ -538,3 +538,15 @@ func TestABucketThatHasGainedAllOwesNoCall(t *testing.T) {
 		t.Errorf("got %+v, want one hit that does not matter any more", counts)
 	}
 }
+
+// A hit on the way is the newest of its log, too.
+func TestALogOwesNoHitThatIsAPeriodOlderThanAHitOnTheWay(t *testing.T) {
+	var b Book
+	c := charge(algorithms.SlidingWindowLog, 1)
+	b.Add(&c, Late{At: start})
+	b.Tell(b.Of(c.Key, Clocks{})[0], Clocks{})
+	b.Add(&c, Late{At: start - algorithms.Instant(10*time.Second)})
+	if got := b.Owed(&c, start); got != 1 {
+		t.Errorf("%d hits are owed, want the one on the way", got)
+	}
+}

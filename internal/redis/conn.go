@@ -255,7 +255,7 @@ func (c *Conn) serve(s *session) error {
 	for {
 		select {
 		case <-c.ctx.Done():
-			return c.ctx.Err()
+			return errClosed
 		case err := <-s.failed:
 			return err
 		case <-ask.C:

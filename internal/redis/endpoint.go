@@ -230,7 +230,9 @@ func (s *session) reconnectLoop(address string, e *endpoint) {
 		if !known { // the name of a cluster, or a node that has left: rueidis dials it if need be
 			s.logOutage(address, nil, true)
 			pause(s.ctx, backoff(failures))
-			s.reconnected(e)
+			s.mu.Lock()
+			s.endReconnectLocked(e) // also if a dial has failed again
+			s.mu.Unlock()
 			return
 		}
 		_, err := s.inquire(node, address)
@@ -253,16 +255,22 @@ func (s *session) reconnectLoop(address string, e *endpoint) {
 }
 
 // reconnected ends the loop of an endpoint, unless a connection failed during the last inquiry.
-// Then rueidis may dial.
 func (s *session) reconnected(e *endpoint) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e.reconnecting = e.failedAgain; !e.reconnecting {
-		s.making.Add(-1)
-		e.err = nil
-		s.down.Store(nil)
+	if e.failedAgain {
+		return false
 	}
-	return !e.reconnecting
+	s.endReconnectLocked(e)
+	return true
+}
+
+// endReconnectLocked ends the loop of an endpoint. Then rueidis may dial.
+func (s *session) endReconnectLocked(e *endpoint) {
+	e.reconnecting = false
+	s.making.Add(-1)
+	e.err = nil
+	s.down.Store(nil)
 }
 
 // logOutage logs the beginning of an outage of a node, and its end: the node answers, or is gone. A

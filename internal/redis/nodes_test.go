@@ -1,8 +1,15 @@
 package redis
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/test/parts"
@@ -82,4 +89,36 @@ func TestNumbersOfNodesStaySmallAndTheSame(t *testing.T) {
 			t.Errorf("from %q, with %q: %q; want %q", test.before, test.now, got, test.want)
 		}
 	}
+}
+
+// alone is a client of a cluster that has no node.
+type alone struct{ rueidis.Client }
+
+func (alone) Nodes() map[string]rueidis.Client { return nil }
+
+// rueidis dials the names of a cluster anew when all nodes have left. Commands that fail meanwhile
+// must not keep a name from the next dial.
+func TestANameThatFailsAgainIsDialedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newConn(Target{topology: topologyCluster, network: "unix"}, slog.New(slog.DiscardHandler))
+		s := &session{conn: c, client: alone{}, endpoints: map[string]*endpoint{}, inUse: true}
+		s.ctx, s.stop = context.WithCancel(t.Context())
+		defer s.running.Wait()
+		defer s.stop()
+		address := t.TempDir() + "/nobody"
+		s.endpointLocked(address).err = errors.New("the dial failed")
+		for range 10 {
+			if _, _, err := s.tryFetch(address, true, true); err == nil {
+				t.Fatal("the name is dialed at each command")
+			}
+			time.Sleep(minBackoff / 20)
+		}
+		time.Sleep(time.Second)
+		if n := s.making.Load(); n != 0 {
+			t.Errorf("%d reconnects are under way, want 0", n)
+		}
+		if _, dial, err := s.tryFetch(address, true, true); err != nil || dial == nil {
+			t.Errorf("after a second: %v, want a dial", err)
+		}
+	})
 }

@@ -59,8 +59,8 @@ func (c *Conn) meet(address string, info map[string]string) {
 	for _, n := range c.met.nodes {
 		total += n.evicted
 	}
-	c.met.mu.Unlock()
 	c.met.evicted.Store(total)
+	c.met.mu.Unlock()
 	if known && was.run != now.run {
 		c.met.restarts.Add(1)
 		was.evicted = 0

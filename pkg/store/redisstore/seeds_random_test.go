@@ -10,9 +10,9 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// Two processes have seen any part of the hits of a key when Redis loses all. They put the states
-// back in any order, and Redis gets new hits in between. Redis then admits no more than by either
-// state, and no less than if no hit had been lost.
+// Two processes have seen any part of the hits of a key when Redis loses all. The processes put
+// their states back in any order, and Redis gets new hits in between. Redis then admits no more
+// than by either state, and no less than if no hit had been lost.
 func TestSeedsOfSeveralProcessesCountInAnyOrder(t *testing.T) {
 	first, clock := given(t, Options{})
 	second := open(t, urlOf("redis", shared(t).Address()), Options{Prefix: first.main.prefix})

@@ -164,10 +164,9 @@ func tagOf(key string) string {
 func crc16(s string) uint16 {
 	var crc uint16
 	for i := range len(s) {
-		crc ^= uint16(s[i]) << 8
-		for range 8 {
-			crc = crc<<1 ^ crc>>15*0x1021
-		}
+		x := crc>>8 ^ uint16(s[i])
+		x ^= x >> 4
+		crc = crc<<8 ^ x<<12 ^ x<<5 ^ x // the eight bits of x at once
 	}
 	return crc
 }

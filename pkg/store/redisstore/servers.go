@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -42,8 +44,8 @@ func (s *server) locate(c *store.Charge, at algorithms.Instant) location {
 	if !s.cluster {
 		return location{server: s}
 	}
-	name, _ := s.appendName(nil, c, at)
-	return location{s, slotOf(string(name))}
+	name, _ := s.appendName(make([]byte, 0, 128), c, at) // room for most names
+	return location{s, slotOf(rueidis.BinaryString(name))}
 }
 
 func (s *servers) isCounter(c *store.Charge) bool { return s.of(c).isCounter(c) }

@@ -34,7 +34,7 @@ func TestAStartWithoutRedisHasTheLastGrants(t *testing.T) {
 				first := beside(t, s, dir)
 				first.wantLimit(t, "0", 0)
 				first.mu.Lock()
-				s.append(of("late", 7))
+				s.values = append(s.values, valueOf("late", of("late", 7)))
 				first.mu.Unlock()
 				time.Sleep(2 * syncEvery)
 				first.wantLimit(t, "late", 7)
@@ -67,7 +67,7 @@ func TestAStartWithoutRedisAndWithoutADirectorySaysThatNoGrantIsInForce(t *testi
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlow(t, 3)
 		s.fails = true
-		p := start(t, func(o *Options) { o.Redis = s })
+		p := on(t, s)
 		if where, _ := p.Kept(); !strings.Contains(where, "no grant is known here yet") {
 			t.Errorf("kept %s", where)
 		}

@@ -35,17 +35,16 @@ func newSlow(t *testing.T, grants int) *slow {
 	t.Helper()
 	s := &slow{epoch: "one"}
 	for i := range grants {
-		g := of(strconv.Itoa(i), 5)
-		g.ID, g.Given, g.Rule = fmt.Sprintf("id%d", i), time.Now(), "tenant"
-		s.values = append(s.values, item("", &g)[1]+" "+item("", &g)[2])
+		s.values = append(s.values, valueOf(fmt.Sprintf("id%d", i), of(strconv.Itoa(i), 5)))
 	}
 	return s
 }
 
-// append gives a grant.
-func (s *slow) append(g limiter.Grant) {
-	g.ID, g.Given, g.Rule = g.Entries[0].Value, time.Now(), "tenant"
-	s.values = append(s.values, item("", &g)[1]+" "+item("", &g)[2])
+// valueOf returns a grant as Redis keeps it.
+func valueOf(id string, g limiter.Grant) string {
+	g.ID, g.Given, g.Rule = id, time.Now(), "tenant"
+	kept := item("", &g)
+	return kept[1] + " " + kept[2]
 }
 
 // Run implements [Redis].
@@ -97,7 +96,7 @@ func TestAStartKnowsAllGrantsOfASlowRedis(t *testing.T) {
 		s := newSlow(t, 20*pageSize)
 		s.takes = 200 * time.Millisecond
 		begun := time.Now()
-		p := start(t, func(o *Options) { o.Redis = s })
+		p := on(t, s)
 		if n := len(p.List()); n != 20*pageSize {
 			t.Errorf("after %v the process knows %d grants, want %d", time.Since(begun), n, 20*pageSize)
 		}
@@ -110,14 +109,14 @@ func TestAStartDoesNotWaitForARedisThatHangs(t *testing.T) {
 		s := newSlow(t, 1)
 		s.takes = time.Hour
 		begun := time.Now()
-		start(t, func(o *Options) { o.Redis = s })
+		on(t, s)
 		if took := time.Since(begun); took != time.Second {
 			t.Errorf("the start took %v, want 1s", took)
 		}
 		s = newSlow(t, 20*pageSize)      // the process above still asks the first
 		s.takes = 900 * time.Millisecond // for each of the pages
 		begun = time.Now()
-		p := start(t, func(o *Options) { o.Redis = s })
+		p := on(t, s)
 		if took, known := time.Since(begun), len(p.List()); took != loadTimeout || known != 11*pageSize {
 			t.Errorf("the start took %v and knows %d grants, want %v and %d", took, known, loadTimeout, 11*pageSize)
 		}
@@ -133,7 +132,7 @@ func TestAStartDoesNotWaitForARedisThatHangs(t *testing.T) {
 func TestALossIsRepairedAfterABrokenLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlow(t, 2*pageSize)
-		p := start(t, func(o *Options) { o.Redis = s })
+		p := on(t, s)
 		p.mu.Lock()
 		s.epoch, s.values, s.broken = "two", s.values[:pageSize+1], pageSize
 		p.mu.Unlock()
@@ -157,7 +156,7 @@ func TestAnUnreadableGrantCausesNoLookAtAllGrantsEachMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlow(t, 2)
 		s.values = append(s.values, `9 {"id":"a","gives":"something new"}`)
-		p := start(t, func(o *Options) { o.Redis = s })
+		p := on(t, s)
 		time.Sleep(10 * countEvery)
 		if n := strings.Count(p.log.String(), "a grant in Redis cannot be read"); n > 2 {
 			t.Errorf("in ten minutes the process read the grant %d times, want 2 at most\n%s", n, &p.log)

@@ -68,7 +68,7 @@ func TestTriesToWriteToAFullDiskWaitEverLonger(t *testing.T) {
 				t.Errorf("the log of two full disks says %d times that %s, want 2\n%s", n, text, &p.log)
 			}
 		}
-		start(t, func(o *Options) { o.Dir = copyOf(t, dir) }).wantLimit(t, "a", 6)
+		in(t, copyOf(t, dir)).wantLimit(t, "a", 6)
 	})
 }
 
@@ -97,7 +97,7 @@ func TestAGrantTriesAFullDiskAtOnce(t *testing.T) {
 		if where, durable := p.Kept(); !durable {
 			t.Errorf("a grant after there is room: kept %s", where)
 		}
-		next := start(t, func(o *Options) { o.Dir = copyOf(t, dir) })
+		next := in(t, copyOf(t, dir))
 		for name, want := range map[string]uint32{"a": 5, "b": 1009, "c": 7} {
 			next.wantLimit(t, name, want)
 		}

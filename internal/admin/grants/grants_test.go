@@ -89,6 +89,18 @@ func startAt(t *testing.T, change func(*Options), wall func() time.Time) *proces
 	return p
 }
 
+// in starts a process whose grants are in a directory.
+func in(t *testing.T, dir string) *process {
+	t.Helper()
+	return start(t, func(o *Options) { o.Dir = dir })
+}
+
+// on starts a process whose grants are in a Redis.
+func on(t *testing.T, redis Redis) *process {
+	t.Helper()
+	return start(t, func(o *Options) { o.Redis = redis })
+}
+
 func (p *process) load(t *testing.T, text string) {
 	t.Helper()
 	set, _, err := descriptors.Load([]descriptors.Source{{Name: "rules.yaml", Data: []byte(text)}}, descriptors.Options{})

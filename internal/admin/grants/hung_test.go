@@ -26,6 +26,14 @@ func (s *sick) Run(_ context.Context, script string, _, _ []string) ([]string, e
 
 func (s *sick) become(run func(script string) ([]string, error)) { s.run.Store(&run) }
 
+// onSick starts a process on a Redis without grants, and lets the test change the answers.
+func onSick(t *testing.T) (*sick, *process) {
+	t.Helper()
+	redis := new(sick)
+	redis.become(empty)
+	return redis, on(t, redis)
+}
+
 // empty answers as a Redis without grants, which takes all changes.
 func empty(script string) ([]string, error) {
 	if strings.Contains(script, "HSET") {
@@ -36,9 +44,8 @@ func empty(script string) ([]string, error) {
 
 // A Redis that does not answer keeps neither a list nor a scrape of the metrics waiting.
 func TestNobodyWaitsForARedisThatHangs(t *testing.T) {
-	redis, end := new(sick), make(chan struct{})
-	redis.become(empty)
-	p := start(t, func(o *Options) { o.Redis = redis })
+	end := make(chan struct{})
+	redis, p := onSick(t)
 	t.Cleanup(func() { close(end) })
 	hung := make(chan struct{}, 100)
 	redis.become(func(string) ([]string, error) {
@@ -69,14 +76,8 @@ func TestNobodyWaitsForARedisThatHangs(t *testing.T) {
 // not one at each look.
 func TestALossIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		redis := new(sick)
-		redis.become(empty)
-		p := start(t, func(o *Options) { o.Redis = redis })
-		g := of("a", 5)
-		g.ID, g.Given = "1", time.Now()
-		p.mu.Lock()
-		p.setLocked(map[string]*limiter.Grant{"slot": &g})
-		p.mu.Unlock()
+		redis, p := onSick(t)
+		p.know(of("a", 5))
 		redis.become(func(script string) ([]string, error) {
 			if strings.Contains(script, "HSET") {
 				return nil, errors.New("READONLY You can't write against a read only replica.") //nolint:revive // as Redis words it
@@ -96,7 +97,7 @@ func TestALossIsLoggedOnce(t *testing.T) {
 func TestAnUnknownGrantMayBeInARedisThatDoesNotAnswer(t *testing.T) {
 	redis := new(sick)
 	redis.become(func(string) ([]string, error) { return nil, errors.New("is away") })
-	p := start(t, func(o *Options) { o.Redis = redis })
+	p := on(t, redis)
 	if _, _, err := p.Revoke(t.Context(), "id", "me"); err == nil || errors.Is(err, limiter.ErrUnknownGrant) {
 		t.Errorf("without an answer: got %v", err)
 	}

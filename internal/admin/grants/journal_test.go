@@ -24,12 +24,6 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// in starts a process whose grants are in a directory.
-func in(t *testing.T, dir string) *process {
-	t.Helper()
-	return start(t, func(o *Options) { o.Dir = dir })
-}
-
 func TestGrantsInADirectoryOutliveTheProcess(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -282,7 +276,7 @@ func TestAFullDisk(t *testing.T) {
 		if where, durable := p.Kept(); durable || !strings.Contains(where, "no space left") {
 			t.Errorf("kept %s, %v", where, durable)
 		}
-		other := start(t, func(o *Options) { o.Dir = copyOf(t, dir) })
+		other := in(t, copyOf(t, dir))
 		other.wantLimit(t, "a", 5)
 		other.wantLimit(t, "b", 2)
 		time.Sleep(10 * time.Second)
@@ -297,7 +291,7 @@ func TestAFullDisk(t *testing.T) {
 		if _, durable := p.Kept(); !durable || !strings.Contains(p.log.String(), "grants are kept again") {
 			t.Errorf("not kept again\n%s", &p.log)
 		}
-		next := start(t, func(o *Options) { o.Dir = copyOf(t, dir) })
+		next := in(t, copyOf(t, dir))
 		next.wantLimit(t, "b", 6)
 	})
 }

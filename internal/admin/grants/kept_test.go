@@ -19,12 +19,12 @@ func TestAChangeAtARewriteIsKept(t *testing.T) {
 			p.journal.lines = 2*len(p.slots) + spareLines
 			p.mu.Unlock()
 		}
-		p := start(t, func(o *Options) { o.Dir = dir })
+		p := in(t, dir)
 		revoked, _ := p.give(t, of("a", 5))
 		due(p)
 		p.give(t, of("b", 6))
 		p.end()
-		p = start(t, func(o *Options) { o.Dir = dir })
+		p = in(t, dir)
 		p.wantLimit(t, "a", 5)
 		p.wantLimit(t, "b", 6)
 		due(p)
@@ -32,7 +32,7 @@ func TestAChangeAtARewriteIsKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.end()
-		p = start(t, func(o *Options) { o.Dir = dir })
+		p = in(t, dir)
 		p.wantLimit(t, "a", 2)
 		p.wantLimit(t, "b", 6)
 	})
@@ -46,7 +46,7 @@ func TestGrantsOutliveADirectoryThatVanishes(t *testing.T) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		p := start(t, func(o *Options) { o.Dir = dir })
+		p := in(t, dir)
 		p.give(t, of("a", 5))
 		if err := os.RemoveAll(dir); err != nil {
 			t.Fatal(err)
@@ -70,7 +70,7 @@ func TestGrantsOutliveADirectoryThatVanishes(t *testing.T) {
 		time.Sleep(2 * sweepEvery)
 		synctest.Wait()
 		p.end()
-		p = start(t, func(o *Options) { o.Dir = dir })
+		p = in(t, dir)
 		p.wantLimit(t, "a", 5)
 		p.wantLimit(t, "b", 6)
 	})
@@ -84,7 +84,7 @@ func TestAJournalThatCannotBeReadIsSetAside(t *testing.T) {
 		if err := os.Symlink("elsewhere", path); err != nil { // links are not followed
 			t.Fatal(err)
 		}
-		p := start(t, func(o *Options) { o.Dir = dir })
+		p := in(t, dir)
 		p.give(t, of("a", 5))
 		aside, err := filepath.Glob(path + ".refused-*")
 		if err != nil || len(aside) != 1 {
@@ -101,7 +101,7 @@ func TestAJournalThatCannotBeReadIsSetAside(t *testing.T) {
 func TestARevokeOnAFullDiskSaysThatARestartMayBringTheGrantBack(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		p := start(t, func(o *Options) { o.Dir = dir })
+		p := in(t, dir)
 		first, _ := p.give(t, of("a", 5))
 		second, _ := p.give(t, of("b", 6))
 		full := true
@@ -121,18 +121,18 @@ func TestARevokeOnAFullDiskSaysThatARestartMayBringTheGrantBack(t *testing.T) {
 		if n := strings.Count(p.log.String(), `revoked_by=me not_kept="the state directory cannot be written: no space left on device"`); n != 1 {
 			t.Errorf("the log says it %d times, want 1\n%s", n, &p.log)
 		}
-		start(t, func(o *Options) { o.Dir = copyOf(t, dir) }).wantLimit(t, "a", 5)
+		in(t, copyOf(t, dir)).wantLimit(t, "a", 5)
 
 		p.mu.Lock()
 		full = false
 		p.mu.Unlock()
 		time.Sleep(2 * sweepEvery)
 		synctest.Wait()
-		start(t, func(o *Options) { o.Dir = copyOf(t, dir) }).wantLimit(t, "a", 2)
+		in(t, copyOf(t, dir)).wantLimit(t, "a", 2)
 		if _, notKept, err := p.Revoke(t.Context(), second.ID, "me"); err != nil || notKept != "" {
 			t.Errorf("with room: got %q, %v", notKept, err)
 		}
-		start(t, func(o *Options) { o.Dir = copyOf(t, dir) }).wantLimit(t, "b", 2)
+		in(t, copyOf(t, dir)).wantLimit(t, "b", 2)
 	})
 }
 

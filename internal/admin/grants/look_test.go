@@ -37,9 +37,8 @@ func TestALookEndsWhenARepairDoesNotHelp(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				redis, repairs := new(sick), 0
-				redis.become(empty)
-				p := start(t, func(o *Options) { o.Redis = redis })
+				redis, p := onSick(t)
+				repairs := 0
 				p.know(of("a", 5))
 				redis.become(func(script string) ([]string, error) {
 					if strings.Contains(script, "HSET") {
@@ -69,9 +68,7 @@ func TestALookEndsWhenARepairDoesNotHelp(t *testing.T) {
 // them.
 func TestEndedGrantsAreNotPutBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		redis := new(sick)
-		redis.become(empty)
-		p := start(t, func(o *Options) { o.Redis = redis })
+		redis, p := onSick(t)
 		redis.become(func(script string) ([]string, error) {
 			if strings.Contains(script, "HSET") {
 				t.Error("a change is sent to Redis")
@@ -94,9 +91,8 @@ func TestEndedGrantsAreNotPutBack(t *testing.T) {
 // the last word.
 func TestGrantsEndInARedisThatKeepsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		redis, restores := new(sick), 0
-		redis.become(empty)
-		p := start(t, func(o *Options) { o.Redis = redis })
+		redis, p := onSick(t)
+		restores := 0
 		p.know(of("a", 5))
 		redis.become(func(script string) ([]string, error) {
 			if strings.Contains(script, "HSET") {
@@ -119,7 +115,7 @@ func TestGrantsEndInARedisThatKeepsNone(t *testing.T) {
 func TestManyLostGrantsArePutBackInParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlow(t, 3*pageSize)
-		p := start(t, func(o *Options) { o.Redis = s })
+		p := on(t, s)
 		p.mu.Lock()
 		s.epoch, s.values, s.refused = "two", s.values[:1], 1
 		p.mu.Unlock()
@@ -197,12 +193,10 @@ func TestLongGrantsHaveABoundInBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlow(t, all)
 		long := of(strings.Repeat("x", limiter.MaxGrantKey-100), 5)
-		long.ID, long.Given, long.Rule = "id", time.Now(), "tenant"
 		for i := range s.values {
-			long.ID = fmt.Sprint("id", i)
-			s.values[i] = item("", &long)[1] + " " + item("", &long)[2]
+			s.values[i] = valueOf(fmt.Sprint("id", i), long)
 		}
-		p := start(t, func(o *Options) { o.Redis = s })
+		p := on(t, s)
 		bytes := 0
 		for _, g := range p.List() {
 			bytes += sizeOf(g)
@@ -221,7 +215,7 @@ func TestLongGrantsHaveABoundInBytes(t *testing.T) {
 func TestChangesInRedisCauseABoundedLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSlow(t, 2*manyChanges)
-		p := start(t, func(o *Options) { o.Redis = s })
+		p := on(t, s)
 		for i := range 300 {
 			p.mu.Lock()
 			s.epoch = fmt.Sprint("epoch", i)

@@ -57,8 +57,7 @@ func dial(t *testing.T, url string) *redisstore.Store {
 // join starts a process that shares a Redis.
 func join(t *testing.T, r *parts.Redis) *process {
 	t.Helper()
-	s := dial(t, "redis://"+r.Address())
-	return start(t, func(o *Options) { o.Redis = s })
+	return on(t, dial(t, "redis://"+r.Address()))
 }
 
 // soon waits until a condition holds.
@@ -165,7 +164,7 @@ func TestGrantsOutliveARedisThatForgets(t *testing.T) {
 		t.Errorf("a grant without Redis: got %v", err)
 	}
 	a.wantLimit(t, "y", 2)
-	alone := start(t, func(o *Options) { o.Redis = a.options.Redis }) // starts all the same
+	alone := on(t, a.options.Redis) // starts all the same
 	alone.wantLimit(t, "x", 2)
 	if err := r.Restart(t.Context()); err != nil {
 		t.Fatal(err)
@@ -439,8 +438,7 @@ func TestGrantsInACluster(t *testing.T) {
 	}
 	t.Cleanup(cluster.Kill)
 	url := "redis-cluster://" + strings.Join(cluster.Addresses(), ",")
-	first, second := dial(t, url), dial(t, url)
-	a, b := start(t, func(o *Options) { o.Redis = first }), start(t, func(o *Options) { o.Redis = second })
+	a, b := on(t, dial(t, url)), on(t, dial(t, url))
 	g, _ := a.give(t, of("x", 5))
 	soonLimit(t, "x", 5, a, b)
 	if _, _, err := b.Revoke(t.Context(), g.ID, "me"); err != nil {
@@ -473,7 +471,7 @@ func TestManyGrantsInRedis(t *testing.T) {
 	t.Logf("%d grants were put into Redis in %v", n, time.Since(begun))
 	s := dial(t, "redis://"+r.Address())
 	begun = time.Now()
-	b := start(t, func(o *Options) { o.Redis = s })
+	b := on(t, s)
 	t.Logf("another process knew %d of them after %v", len(b.List()), time.Since(begun))
 	if known := len(b.List()); known != n {
 		t.Errorf("a new process knows %d grants at its start, want %d", known, n)

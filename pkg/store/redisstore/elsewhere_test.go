@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -152,5 +153,27 @@ func TestHitsOfARequestOverTwoServersAreChargedOnBoth(t *testing.T) {
 	}
 	if stats := s.Stats(); stats.LostHits != 0 || stats.UnknownHits != 0 {
 		t.Errorf("%+v; want no hit lost, as each is counted once", stats)
+	}
+}
+
+// While slots move, Redis refuses calls about keys on two nodes without running the script. Hits
+// that it refused are told once, and hits to give back are not lost.
+func TestHitsThatRedisRefusesWhileSlotsMoveAreToldLater(t *testing.T) {
+	for _, hits := range []int64{3, -3} {
+		synctest.Test(t, func(t *testing.T) {
+			f := farBy(time.Millisecond)
+			s := away(t, f, Options{})
+			moving := "TRYAGAIN Multiple keys request during rehashing of slot"
+			f.error.Store(&moving)
+			c := hit("k", perAge(algorithms.FixedWindow, 10))
+			c.Hits = hits
+			s.Later(&c, s.Now(algorithms.Limit{}), store.Part{})
+			time.Sleep(time.Second)
+			f.error.Store(nil)
+			time.Sleep(2 * outboxMaxWait)
+			if stats := s.Stats(); f.told.Load() != hits || stats.UnknownHits+stats.LostHits != 0 {
+				t.Errorf("Redis was told of %d hits, want %d; %+v", f.told.Load(), hits, stats)
+			}
+		})
 	}
 }

@@ -37,6 +37,7 @@ type far struct {
 	hangs  atomic.Int64                  // added to each trip
 	ice    atomic.Pointer[chan struct{}] // until it closes the server runs nothing; nil: it runs
 	beats  func(args []string) string    // answers heartbeats; may be nil
+	error  atomic.Pointer[string]        // the answer to each call of the script, which does not run; nil: it runs
 
 	dials atomic.Int64 // time of the next dials, which do not heed their contexts
 	conn  net.Conn     // the newest; of the dialing goroutine, and of tests between dials
@@ -163,6 +164,9 @@ func (f *far) run(command []string) string {
 	keys, _ := strconv.Atoi(command[2])
 	if args := command[3+keys:]; len(args) == 7 {
 		return f.beats(args)
+	}
+	if text := f.error.Load(); text != nil {
+		return "-" + *text + "\r\n"
 	}
 	request := []byte(command[3+keys])
 	if f.ran != nil {

@@ -165,7 +165,7 @@ func (s *server) conclude(
 			s.isolate(ctx, client, b, p, begun, end)
 			return
 		case moving:
-			b.end(fmt.Errorf("%w now: its keys move between two nodes: %w", store.ErrLimit, err), false)
+			b.end(fmt.Errorf("%w now: its keys move between two nodes: %w", store.ErrLimit, err), true)
 			return
 		case errors.Is(err, context.Canceled):
 			b.end(errReleased, false)

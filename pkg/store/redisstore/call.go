@@ -174,12 +174,12 @@ func (c *call) ownHolds() {
 	}
 }
 
-// alone reports whether a call needs a run of the script of its own. A list that gets hits back is
-// written before the end of the script. If the script then fails for another call, both would be
-// applied again.
+// alone reports whether a call needs a run of the script of its own. A correction, and a holder,
+// write a list before the end of the script. If the script then fails for another call, both would
+// be applied again.
 func (c *call) alone() bool {
-	return len(c.holds) > 0 && slices.ContainsFunc(c.charges, func(charge store.Charge) bool {
-		return charge.Hold != nil && charge.Limit.Algorithm == algorithms.SlidingWindowLog
+	return (len(c.holds) > 0 || c.action == correct) && slices.ContainsFunc(c.charges, func(charge store.Charge) bool {
+		return (charge.Hold != nil || c.action == correct) && charge.Limit.Algorithm == algorithms.SlidingWindowLog
 	})
 }
 

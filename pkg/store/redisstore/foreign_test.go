@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
+	"github.com/weirproxy/weir/pkg/store/redisstore/owed"
 )
 
 // A value of another program, or a part of a state, is no count. The value stays, and other
@@ -202,5 +204,30 @@ func TestCloseDuringRequestsLeavesNoneWithoutAnswer(t *testing.T) {
 		if got := count(t, look, c); got < 200 {
 			t.Errorf("Redis counts %d hits of at least 200", got)
 		}
+	}
+}
+
+// Hits of a log are told in a run of the script that no value of another program can end. Otherwise
+// they would be told again, and count twice.
+func TestAForeignValueDoesNotChargeTheHitsOfALogTwice(t *testing.T) {
+	s, clock := given(t, Options{})
+	c, other := hit("k", perAge(algorithms.SlidingWindowLog, 10)), hit("other", perAge(algorithms.FixedWindow, 10))
+	must.Do(t, command(t, s, "SET", s.name(&other), "x").Error())
+	var f flight
+	f.node, f.current = s.main.queue.node(0), map[uint16]*batch{}
+	for _, c := range []store.Charge{c, other} {
+		s.in(c.Key, func(b *owed.Book) { // before the outbox looks
+			b.Add(&c, owed.Late{At: clock.now()})
+			for _, e := range b.Of(c.Key, s.clocks()) {
+				f.calls = append(f.calls, &s.telling(b.Tell(e, s.clocks())).call)
+			}
+		})
+	}
+	if len(f.calls) != 2 {
+		t.Fatalf("got %d calls, want 2", len(f.calls))
+	}
+	s.main.execute(&f, f.load(), false)
+	if got := remains(t, s, c); got != 9 {
+		t.Errorf("%d of 10 remain after one hit, want 9", got)
 	}
 }

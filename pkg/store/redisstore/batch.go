@@ -265,6 +265,7 @@ func (b *batch) finish(answer string) (us int64, tooLate bool, err error) {
 			c.now = now
 			if c.action == correct {
 				c.read(&r)
+				b.learnCorrection(c)
 			} else {
 				c.err = b.play(c, &r, n < passed) // of equal transactions the first pass
 			}
@@ -276,6 +277,16 @@ func (b *batch) finish(answer string) (us int64, tooLate bool, err error) {
 		}
 	}
 	return us, false, r.check()
+}
+
+// learnCorrection has the seeds follow hits that the script has charged or given back: its answer
+// has the states before.
+func (b *batch) learnCorrection(c *call) {
+	for i, f := range c.fixes {
+		if f != nil && !c.held(i) && c.charges[i].Limit.Algorithm.HasState() {
+			b.server.seeds.correct(b.keys[c.places[i]], &c.charges[i], c.counters[i], instant(uint64(f.at)), c.now)
+		}
+	}
 }
 
 // read reads the decisions of a correction, which are all about lists.

@@ -17,9 +17,10 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
 )
 
-// seeds is the last states that a server has told. After a restart, or when a replica has taken
+// seeds is the last states that a server has told, with the corrections since. After a restart, or when a replica has taken
 // over, the server gets the states back before this process asks anything else. So a restart makes
 // no key full. Where the server has a state, the one with more hits counts. States of
 // sliding_window_log and of concurrency, and holders, are not kept.
@@ -79,6 +80,10 @@ func (b *seeds) learn(name string, k *kept, told algorithms.Instant) {
 	sh := b.shard(name)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	sh.learnLocked(name, k, told)
+}
+
+func (sh *seedShard) learnLocked(name string, k *kept, told algorithms.Instant) {
 	was, known := sh.states[name]
 	switch {
 	case known && told < was.told && was.told.Sub(told) < seedOvertakes:
@@ -96,6 +101,23 @@ func (b *seeds) learn(name string, k *kept, told algorithms.Instant) {
 		name = strings.Clone(name) // shares memory with the names of its batch
 	}
 	sh.states[name] = seed{*k, told}
+}
+
+// correct has the state of a key follow a correction, which an answer of that instant has applied.
+// at is the instant of its hits. A state that an answer of a later instant left has them.
+func (b *seeds) correct(name string, c *store.Charge, counter bool, at, told algorithms.Instant) {
+	sh := b.shard(name)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	is, known := sh.states[name]
+	if known && told <= is.told || !known && c.Hits <= 0 {
+		return
+	}
+	if !known {
+		is.kept = kept{limit: c.Limit, counter: counter}
+	}
+	is.kept.correct(c, at, told)
+	sh.learnLocked(name, &is.kept, told)
 }
 
 func (b *seeds) forget(name string) {

@@ -285,18 +285,43 @@ func TestARedisThatComesBackWithAllCountsGetsNone(t *testing.T) {
 			limit := algorithms.Limit{Algorithm: of, Requests: 1000, Period: 24 * time.Hour}
 			for n := range 100 {
 				s := l.stores[n%2]
-				c := []store.Charge{{Key: []byte("a"), Limit: limit, Hits: []int64{3, 0, -2, 2000, 0, 1}[n%6]}}
+				c := []store.Charge{{Key: []byte("a"), Limit: limit, Hits: []int64{9, 0, -2, 2000, 0, 1}[n%6]}}
 				must.Get(store.Take(t.Context(), s, c, make([]algorithms.Decision, 1)))(t)
 				s.Later(&store.Charge{Key: []byte("a"), Limit: limit, Hits: -1}, s.Now(limit), store.Part{})
 			}
 			for _, s := range l.stores {
-				eventually(t, "nothing that is owed", func() bool { return s.Stats().OwedKeys == 0 })
+				eventually(t, "nothing that is owed", func() bool { return s.Stats().OwedKeys == 0 && s.idle() })
+			}
+			for _, s := range l.stores {
 				must.Get(store.Take(t.Context(), s, []store.Charge{{Key: []byte("a"), Limit: limit}}, make([]algorithms.Decision, 1)))(t)
 			}
 			must.Get(l.redis.Do(t.Context(), "SAVE"))(t)
 			l.restart(t)
 			if n := l.lines(wasLost); n != 0 {
 				t.Errorf("%d lines about a loss, want none:\n%s", n, &l.log)
+			}
+		})
+	}
+}
+
+// Hits that Redis is told later, and hits that are given back, have no answer with a state.
+func TestCorrectionsCountInTheStatesThatComeBack(t *testing.T) {
+	for _, of := range []algorithms.Algorithm{
+		algorithms.FixedWindow, algorithms.TokenBucket, algorithms.SlidingWindowCounter, algorithms.TokenBucketInteger,
+	} {
+		t.Run(of.String(), func(t *testing.T) {
+			l := newLossy(t, 1, Options{})
+			s, limit := l.stores[0], yearly(of, 10)
+			l.admits(t, s, limit, "a", 2)
+			l.admits(t, s, limit, "b", 8)
+			s.Later(&store.Charge{Key: []byte("a"), Limit: limit, Hits: 4}, s.Now(limit), store.Part{})
+			s.Later(&store.Charge{Key: []byte("b"), Limit: limit, Hits: -4}, s.Now(limit), store.Part{})
+			eventually(t, "nothing that is owed", func() bool { return s.Stats().OwedKeys == 0 && s.idle() })
+			l.restart(t)
+			for key, want := range map[string]int{"a": 4, "b": 6} {
+				if n := l.admits(t, s, limit, key, 9); n != want {
+					t.Errorf("%s: %d pass after the restart, want %d", key, n, want)
+				}
 			}
 		})
 	}

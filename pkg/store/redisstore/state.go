@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
 )
 
 // kept is a state with the limit of its last charge. A key never used has no limit.
@@ -17,6 +18,36 @@ type kept struct {
 func (k *kept) take(l algorithms.Limit, now algorithms.Instant, hits int64, countRejected bool) (d algorithms.Decision) {
 	k.state, k.limit, d = algorithms.TakeAs(k.limit, l, k.state, now, hits, countRejected)
 	return d
+}
+
+// correct charges hits as of the instant at, or gives them back, as a correction of the script does
+// at the instant now. A bucket can get back up to a hit more.
+func (k *kept) correct(c *store.Charge, at, now algorithms.Instant) {
+	last, a, b := k.state.Parts()
+	if k.counter && !k.state.Unused() {
+		at, now = last, last // a counter has one window
+	}
+	older := algorithms.Instant(0) // from the window of the hits to the window of the state
+	switch l := c.Limit; l.Algorithm {
+	case algorithms.FixedWindow, algorithms.SlidingWindowCounter:
+		older = window(l.Period, last) - window(l.Period, at)
+	default:
+		if c.Hits >= 0 {
+			break
+		}
+		alone, _ := algorithms.Take(l, algorithms.State{}, at, -c.Hits, true)
+		_, left := algorithms.Take(l, alone, now, 0, false)
+		k.take(l, now, int64(left.Remaining)-int64(l.Capacity()), false)
+		return
+	}
+	switch {
+	case c.Hits < 0:
+		k.state, k.limit = algorithms.GiveBack(k.limit, c.Limit, k.state, at, now, uint32(-c.Hits))
+	case older <= 0 || k.state.Unused():
+		k.take(c.Limit, at, c.Hits, true)
+	case older == algorithms.Instant(c.Limit.Period) && c.Limit.Algorithm == algorithms.SlidingWindowCounter:
+		k.state = algorithms.StateOf(last, a, b+uint64(c.Hits))
+	}
 }
 
 // rewind makes a state that lies further than farthestBack ahead of now go on from now, as the

@@ -27,7 +27,7 @@ func warn(logger *slog.Logger, environ []string, backend string) {
 }
 
 // unknown returns the variables that are in no table, and begin with WEIR_ or are nearly the name
-// of one that is: one byte of five differs, and two at most.
+// of one that is. Nearly means that one byte of five differs, and two at most.
 func unknown(given map[string]string) (found [][]slog.Attr) {
 	var known []string
 	for _, g := range table(new(config)) {

@@ -159,3 +159,41 @@ func TestASidecarThatStartsWithoutRedisHasTheLastGrants(t *testing.T) {
 		t.Errorf("after a restart without Redis (-want +got):\n%s", diff)
 	}
 }
+
+// A restart during an outage must not lose the hits of the outage, nor tell them twice.
+func TestHitsThatRedisWasNotToldOutliveRestarts(t *testing.T) {
+	redis := parts.RedisFor(t, parts.RedisOptions{})
+	proxy, err := parts.StartProxy(redis.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(proxy.Close)
+	args := []string{
+		"--rules", rulesFile(t, rulesOf("12")), "--state-dir", t.TempDir(),
+		"--store=redis", "--redis-url=redis://" + proxy.Address(), "--redis-timeout=10s",
+	}
+	r := start(t, args...)
+	r.take(t, 2)
+	proxy.Down()
+	for range 3 {
+		if diff := cmp.Diff([]int{200, 200}, r.take(t, 2)); diff != "" {
+			t.Fatalf("without Redis (-want +got):\n%s", diff)
+		}
+		r.stop(t)
+		r = start(t, args...)
+	}
+	if err := proxy.Up(); err != nil {
+		t.Fatal(err)
+	}
+	parts.Eventually(t, func() string {
+		if _, page := r.get(t, "/metrics"); !strings.Contains(page, "\nweir_store_up 1\n") || !strings.Contains(page, "\nweir_store_owed_keys 0\n") {
+			return "Redis has yet to be told of hits"
+		}
+		return ""
+	})
+	r.stop(t)
+	r = start(t, "--rules", rulesFile(t, rulesOf("12")), "--store=redis", "--redis-url=redis://"+redis.Address(), "--redis-timeout=10s")
+	if diff := cmp.Diff([]int{200, 200, 200, 200, 429}, r.take(t, 5)); diff != "" {
+		t.Errorf("Redis does not count the 8 hits of before once (-want +got):\n%s", diff)
+	}
+}

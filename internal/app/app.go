@@ -204,13 +204,21 @@ func (p *process) keepState(ctx context.Context) (err error) {
 	p.onClose(p.directory.Close)
 	o := snapshots.Options{Dir: p.directory, Store: p.stores.memory, Logger: p.Logger}
 	if p.stores.redis != nil {
-		o.Fleet = p.stores.countedFleet
+		o.Fleet, o.Return = p.stores.countedFleet, p.stores.redis.Return
 	}
 	if p.state, err = snapshots.Open(ctx, o); err != nil {
 		return &PartError{PartState, err}
 	}
+	p.onClose(func() { p.leave(context.WithoutCancel(ctx)) })
 	p.beside(p.state.Run)
 	return p.register(p.state.Metrics())
+}
+
+// leave keeps the owed hits and holders for the next process. Nobody uses the stores any more.
+func (p *process) leave(ctx context.Context) {
+	if left := p.stores.leave(); len(left) > 0 {
+		_ = p.state.Leave(ctx, left) // logged
+	}
 }
 
 // keepGrants loads the grants that are kept in Redis or in the directory of the counts.

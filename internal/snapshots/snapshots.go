@@ -40,6 +40,7 @@ type Options struct {
 	Dir    *lockfile.Directory // the caller closes it after the last Save
 	Store  *memstore.Store     // savable, and not yet in use
 	Fleet  func() int          // the number of processes that share another store, 0 if not known; nil: there is no such store
+	Return func([]byte) error  // gets a record of Leave that is on the disk no more; nil: nobody does
 	Logger *slog.Logger
 }
 
@@ -52,6 +53,7 @@ type Keeper struct {
 	tenure int        // of the directory when it was last seen; 0: never; guarded by mu
 	failed string     // the error of the last snapshot, if it failed; guarded by mu
 	fleet  fleet      // as the file has it; guarded by mu
+	left   [][]byte   // records for Return that the file still has; guarded by mu
 
 	fleetFailed string // the error of the last attempt to save fleet, if it failed; guarded by mu
 
@@ -93,6 +95,9 @@ func open(ctx context.Context, o Options, f files) (*Keeper, error) {
 	if k.options.Fleet != nil {
 		k.loadFleetLocked(ctx)
 	}
+	if len(k.left) > 0 {
+		_ = k.saveLocked(ctx, slog.LevelDebug, nil) // logged
+	}
 	return k, nil
 }
 
@@ -131,9 +136,12 @@ func (k *Keeper) loadLocked(ctx context.Context) {
 	switch {
 	case err == nil:
 		k.count(func(s *Stats) { s.Loaded = loaded.Keys })
+		if k.options.Return != nil {
+			k.left = loaded.Beside
+		}
 		logger.LogAttrs(ctx, slog.LevelInfo, "counts loaded",
 			slog.Int("keys", loaded.Keys), slog.Int("idle", loaded.Idle), slog.Int("without_room", loaded.NoRoom),
-			slog.Int("holders", loaded.Holders),
+			slog.Int("holders", loaded.Holders), slog.Int("owed", len(loaded.Beside)),
 			slog.Time("saved", loaded.Time), slog.String("took", time.Since(start).String()))
 	case errors.Is(err, fs.ErrNotExist):
 		logger.LogAttrs(ctx, slog.LevelInfo, "there are no saved counts", slog.String("file", k.path()))
@@ -150,6 +158,21 @@ func (k *Keeper) loadLocked(ctx context.Context) {
 	}
 }
 
+// returnLocked gives records back to the other store, which are not on the disk any more. mu must be
+// held.
+func (k *Keeper) returnLocked(ctx context.Context) {
+	var refused []error
+	for _, record := range k.left {
+		if err := k.options.Return(record); err != nil {
+			refused = append(refused, err)
+		}
+	}
+	if k.left = nil; len(refused) > 0 {
+		k.options.Logger.LogAttrs(ctx, slog.LevelError, "hits of the last process are lost, as they cannot be read",
+			slog.Int("records", len(refused)), slog.String("error", refused[0].Error()))
+	}
+}
+
 func load(s *memstore.Store, path string) (memstore.Loaded, error) {
 	f, _, err := regular.OpenNoLink(path)
 	if err != nil {
@@ -161,19 +184,28 @@ func load(s *memstore.Store, path string) (memstore.Loaded, error) {
 
 // Save writes a snapshot. After Save has returned nil the snapshot outlives a crash of the machine.
 // After an error, which is also in the log and in Stats, the snapshot before is untouched.
-func (k *Keeper) Save(ctx context.Context) error { return k.save(ctx, slog.LevelInfo) }
+func (k *Keeper) Save(ctx context.Context) error { return k.save(ctx, slog.LevelInfo, nil) }
 
-// save is Save with the level of its line in the log.
-func (k *Keeper) save(ctx context.Context, level slog.Level) error {
+// Leave is Save, with records for Options.Return of the next process. Leave must be the last Save.
+func (k *Keeper) Leave(ctx context.Context, left [][]byte) error {
+	return k.save(ctx, slog.LevelInfo, left)
+}
+
+func (k *Keeper) save(ctx context.Context, level slog.Level, left [][]byte) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	return k.saveLocked(ctx, level, left)
+}
+
+// saveLocked is Leave with the level of its line in the log. mu must be held.
+func (k *Keeper) saveLocked(ctx context.Context, level slog.Level, left [][]byte) error {
 	start, counted := time.Now(), &counter{}
 	var saved memstore.Saved
 	err := k.holdLocked(ctx)
 	if err == nil {
 		err = k.replaceLocked(k.path(), func(to io.Writer) (err error) {
 			counted.to = to
-			saved, err = k.options.Store.Save(counted)
+			saved, err = k.options.Store.Save(counted, left...)
 			return err
 		})
 	}
@@ -190,7 +222,8 @@ func (k *Keeper) save(ctx context.Context, level slog.Level) error {
 		k.failed, level = "", slog.LevelInfo
 	}
 	k.options.Logger.LogAttrs(ctx, level, "counts saved",
-		slog.Int("keys", saved.Keys), slog.Int("holders", saved.Holders), slog.Int64("bytes", counted.bytes), slog.String("took", took.String()))
+		slog.Int("keys", saved.Keys), slog.Int("holders", saved.Holders), slog.Int("owed", saved.Beside), slog.Int64("bytes", counted.bytes), slog.String("took", took.String()))
+	k.returnLocked(ctx)
 	if k.options.Fleet != nil {
 		k.saveFleetLocked(ctx, start)
 	}
@@ -218,7 +251,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 			return nil
 		case <-next.C:
 			start := time.Now()
-			_ = k.save(ctx, slog.LevelDebug) // logged and counted
+			_ = k.save(ctx, slog.LevelDebug, nil) // logged and counted
 			took := time.Since(start)
 			next.Reset(max(interval, share*took) - took)
 		}

@@ -21,7 +21,8 @@ import (
 //	keys     instant of the states (8 bytes, Unix ns), records
 //	lines    instant of the holders (8 bytes, Unix ns), records of keys of concurrency
 //	holders  instant (8 bytes, Unix ns), records of holders of rate limits
-//	end      number of records (8 bytes)
+//	beside   length of a record of another store (uvarint), the record, and so on
+//	end      number of records of this store (8 bytes)
 //
 // The first section is the head, the last one is the end, and nothing follows. A checksum is
 // CRC-32C of the identity, the section's number, kind, length and content. So no section can be
@@ -50,6 +51,7 @@ const (
 	sectionEnd     = 3
 	sectionLines   = 4
 	sectionHolders = 5
+	sectionBeside  = 6
 
 	hashSip = 1 // SipHash-2-4 with 128 bits
 
@@ -60,6 +62,13 @@ const (
 	fullEnough = 1 << 19  // bytes of content after which a section ends
 	maxRecord  = 16 << 10 // entries of a log in one record
 	maxLine    = 8 << 10  // holders of a key in one record
+)
+
+// Bounds of the records of another store in a snapshot.
+const (
+	MaxBeside       = 16 << 20       // bytes of all together
+	MaxBesideRecord = fullEnough / 2 // bytes of one
+	maxBesides      = 1 << 18
 )
 
 // Errors of Save and Load.
@@ -74,6 +83,7 @@ var (
 type Saved struct {
 	Keys    int // in the snapshot
 	Holders int // the same
+	Beside  int // records of another store, the same
 }
 
 // Loaded is the result of Load.
@@ -84,6 +94,8 @@ type Loaded struct {
 	NoRoom int       // read, and forgotten: the store has less room than the store that was saved
 
 	Holders int // read and remembered
+
+	Beside [][]byte // records of another store
 }
 
 // hashKey is the secret key of digests in a store that can be saved.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -42,7 +43,7 @@ func small(t failer) []byte {
 		s.takeOne(&charges[0], new(algorithms.Decision))
 	}
 	holdSome(s)
-	return save(t, s)
+	return save(t, s, []byte("a record of another store"), []byte("another one"))
 }
 
 // refused loads bytes that are not a snapshot, and then uses the store.
@@ -85,6 +86,23 @@ func TestDamagedSnapshotsAreRefused(t *testing.T) {
 	refused(t, bytes.Join([][]byte{one[0], one[1], two[2], one[len(one)-1]}, nil), ErrSnapshot, "a section of another snapshot")
 	one[2], one[3] = one[3], one[2]
 	refused(t, bytes.Join(one, nil), ErrSnapshot, "two sections in another order")
+}
+
+// Records of another store of any size have a bound.
+func TestASnapshotHasABoundOfRecordsBeside(t *testing.T) {
+	for _, record := range [][]byte{make([]byte, MaxBesideRecord), make([]byte, 1), nil} {
+		s := savable(t, Options{})
+		defer s.Close()
+		all := slices.Repeat([][]byte{record}, 2*maxBesides)
+		if len(record) > 1 {
+			all = all[:MaxBeside/len(record)+1]
+		}
+		refused(t, save(t, s, all...), ErrSnapshot, fmt.Sprintf("%d records of %d bytes", len(all), len(record)))
+		_, loaded := restored(t, Options{}, save(t, s, append(all[:10:10], make([]byte, MaxBesideRecord+1))...))
+		if len(loaded.Beside) != 10 || !bytes.Equal(loaded.Beside[9], record) {
+			t.Errorf("%d records of %d bytes are read, want 10", len(loaded.Beside), len(record))
+		}
+	}
 }
 
 // A program of this version reads the snapshots of the one before, which have no holders.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -18,8 +19,8 @@ import (
 // its bound.
 //
 // Load believes nothing: limits must be valid, states become the nearest ones that their algorithm
-// can have made by then. The memory of Load, beside the store, is at most 1.2 MiB. After an error
-// the store is empty and usable.
+// can have made by then. The memory of Load, beside the store and the records of another store, is
+// at most 1.2 MiB. After an error the store is empty and usable.
 //
 // Errors: ErrNotSavable, ErrInUse, ErrVersion, ErrSnapshot, and the errors of r.
 func (s *Store) Load(r io.Reader) (Loaded, error) {
@@ -72,6 +73,7 @@ type snapshotReader struct {
 	content  []byte
 	key      hashKey
 	records  uint64
+	beside   int // bytes of records of another store
 	loaded   Loaded
 
 	limits  []algorithms.Limit // of the section
@@ -111,12 +113,32 @@ func (in *snapshotReader) read() error {
 			if err := in.readRecords(kind); err != nil {
 				return err
 			}
+		case sectionBeside:
+			if err := in.readBeside(); err != nil {
+				return err
+			}
 		case sectionEnd:
 			return in.readEnd()
 		default:
 			return in.damaged("has an unknown kind")
 		}
 	}
+}
+
+// readBeside reads records of another store.
+func (in *snapshotReader) readBeside() error {
+	f := &fields{rest: in.content}
+	for len(f.rest) > 0 && !f.failed {
+		record := f.bytes(int(min(f.uvarint(), MaxBesideRecord)))
+		in.loaded.Beside = append(in.loaded.Beside, slices.Clone(record))
+		if in.beside += len(record); in.beside > MaxBeside || len(in.loaded.Beside) > maxBesides {
+			return in.damaged("has too many records of another store")
+		}
+	}
+	if f.failed {
+		return in.damaged("has a wrong record")
+	}
+	return nil
 }
 
 // readRecords reads the records of a section.

@@ -33,10 +33,10 @@ type failer interface {
 	Fatalf(format string, args ...any)
 }
 
-func save(t failer, s *Store) []byte {
+func save(t failer, s *Store, beside ...[]byte) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if _, err := s.Save(&b); err != nil {
+	if _, err := s.Save(&b, beside...); err != nil {
 		t.Fatalf("Save: %v", err)
 	}
 	return b.Bytes()

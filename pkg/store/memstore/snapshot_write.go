@@ -24,8 +24,11 @@ import (
 // share a digest, so only the owner of the process may read a snapshot. A snapshot has no text of a
 // client's key.
 //
+// The snapshot also takes records of another store, see MaxBeside. A record that is too large is
+// left out.
+//
 // Errors: ErrNotSavable, and the errors of w.
-func (s *Store) Save(w io.Writer) (Saved, error) {
+func (s *Store) Save(w io.Writer, beside ...[]byte) (Saved, error) {
 	if !s.savable {
 		return Saved{}, ErrNotSavable
 	}
@@ -38,6 +41,7 @@ func (s *Store) Save(w io.Writer) (Saved, error) {
 		}
 		runtime.Gosched() // where there is one core, decisions wait for one shard, not for a time slice
 	}
+	out.beside(beside)
 	out.end()
 	return out.saved, out.err
 }
@@ -304,6 +308,23 @@ func (o *snapshotWriter) writeHolders(at algorithms.Instant) {
 	o.finish()
 	if cap(o.holders) > 4*keysPerShard {
 		o.holders = nil // one large shard must not keep its room
+	}
+}
+
+// beside writes records of another store.
+func (o *snapshotWriter) beside(records [][]byte) {
+	for _, r := range records {
+		if len(r) > MaxBesideRecord {
+			continue
+		}
+		o.uvarint(uint64(len(r)))
+		o.content = append(o.content, r...)
+		if o.saved.Beside++; len(o.content) >= fullEnough {
+			o.section(sectionBeside)
+		}
+	}
+	if len(o.content) > 0 {
+		o.section(sectionBeside)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 // A tick sends a bounded number of keys. While a server is away or answers nothing, no tick sends
 // to it: one question at a time finds out when it is back. After a failed call the outbox backs
 // off. Lost hits are counted. At Close the outbox sends for outboxClose at most, and the rest is
-// lost.
+// lost, or kept: see CloseKeeping.
 type outbox struct {
 	*servers
 
@@ -35,6 +35,10 @@ type outbox struct {
 	failed  bool          // a call has failed since the last tick
 	backoff time.Duration // after failed calls
 	next    time.Time     // of the next sending
+	left    [][]byte      // records of CloseKeeping
+	keeps   int           // bytes of room; 0: the rest at the end is lost
+
+	keepsEach int // bytes of one record at most
 
 	resetCount atomic.Uint64 // resets that have begun
 	settled    chan struct{} // holds a value after the end of the last call under way
@@ -385,15 +389,18 @@ func (o *outbox) askLocked(of *store.Charge, at algorithms.Instant, now time.Tim
 	where.server.queue.put(c, false)
 }
 
-// finish sends all that waits, for a bounded time and until a call fails, and loses the rest.
+// finish sends all that waits, for a bounded time and until a call fails, and loses or keeps the
+// rest. A silent server may apply a call after the end of this process. So finish sends nothing
+// there if it can keep the rest.
 func (o *outbox) finish() {
 	timer := time.NewTimer(outboxClose)
 	defer timer.Stop()
 	o.mu.Lock()
 	o.failed = false
+	keeps := o.keeps > 0
 	o.mu.Unlock()
 	for over := false; !over; {
-		_, sent := o.sendSome(time.Now(), outboxPerTick, true)
+		_, sent := o.sendSome(time.Now(), outboxPerTick, !keeps)
 		for !over && !o.idle() {
 			select {
 			case <-o.settled:
@@ -408,6 +415,9 @@ func (o *outbox) finish() {
 	for i := range o.shards {
 		sh := &o.shards[i]
 		sh.mu.Lock()
+		if keeps {
+			o.leaveLocked(sh)
+		}
 		sh.book.Close()
 		o.countLocked(sh)
 		sh.mu.Unlock()

@@ -21,6 +21,7 @@ import (
 // was told, and all has all hits. So the difference is owed. Both are full at the end together.
 type level struct {
 	limit     algorithms.Limit // of the two states: the capacity is beyond all hits
+	mine, of  uint32           // of the part
 	full      algorithms.Instant
 	told, all algorithms.State
 	added     int64 // hits, without the gain; 0: nothing waits
@@ -41,9 +42,10 @@ func (v *level) add(l algorithms.Limit, p store.Part, at algorithms.Instant, hit
 	limit := limitOf(l, p)
 	if p == (store.Part{}) {
 		if p.Full = at.Add(gain(l, uint64(l.Capacity()))); v.added > 0 {
-			limit.Period = v.limit.Period
+			limit.Period, p.Mine, p.Of = v.limit.Period, v.mine, v.of
 		}
 	}
+	v.mine, v.of = p.Mine, p.Of
 	if v.added == 0 && v.told.Unused() {
 		v.full = p.Full
 	}

@@ -83,6 +83,7 @@ type Entry interface {
 	waits(now Clocks) bool // a call can tell something
 	expire(b *Book, now Clocks) (gone bool)
 	tell(now Clocks) *Telling
+	leave(now Clocks) Left // all that waits, which is then gone
 	told(b *Book, t *Telling, o Outcome, now Clocks)
 	tidy(b *Book) (gone bool)
 }

@@ -168,7 +168,9 @@ func (p *process) openStores(context.Context) (err error) {
 		return fmt.Errorf("register metrics: %w", err)
 	}
 	p.Limiter.Now = time.Now
-	p.limiter, err = limiter.New(p.stores.Store, p.Limiter)
+	if p.limiter, err = limiter.New(p.stores.Store, p.Limiter); err == nil {
+		p.stores.follow(p.limiter)
+	}
 	return err
 }
 

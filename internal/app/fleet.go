@@ -3,6 +3,8 @@ package app
 import (
 	"context"
 	"log/slog"
+
+	"github.com/weirproxy/weir/pkg/limiter"
 )
 
 // fleetSource says where the number of processes that share Redis comes from.
@@ -28,6 +30,15 @@ func (s *Stores) assume(setting, remembered int) {
 		s.fleet = fleetSetting
 	default:
 		s.fleet = fleetUnknown
+	}
+}
+
+// follow divides limits among the processes by the requests that each has admitted, while Redis
+// does not answer. Denied requests do not count: a flood at one process would take the limits of
+// the others.
+func (s *Stores) follow(l *limiter.Limiter) {
+	if s.redis != nil {
+		s.redis.Follow(func() uint64 { return l.Requests().OK })
 	}
 }
 

@@ -236,9 +236,9 @@ type Health struct {
 const Circle = 1 << 24
 
 // Share is the share of a process in each limit, while the store is away. The share is an arc of a
-// circle, and the arcs of all processes fill the circle. The hits of a limit are points on the
-// circle at equal distances. So the shares in a limit are whole numbers, and their sum is the
-// limit. The zero value is not known: the whole.
+// circle, and no two processes have one part of the circle. The hits of a limit are points on the
+// circle at equal distances. So the shares in a limit are whole numbers, and their sum is at most
+// the limit. The zero value is not known: the whole.
 type Share struct{ From, To uint32 }
 
 // Admitted gives the verdict on a request. A denied charge in Enforce mode denies the request. So

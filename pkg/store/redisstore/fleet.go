@@ -1,10 +1,12 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
 	"log/slog"
+	"math"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -16,16 +18,21 @@ import (
 )
 
 // fleet makes this process known to the others that share the main server under one prefix. A beat
-// tells that this process is there, and learns its share of the limits. Each process calls a script
+// tells the load of this process, and learns its share of the limits. Each process calls a script
 // about every second; many processes call it more rarely, as a call costs the time for all. A
-// process is known for ten seconds after its last beat, so a process that is cut off keeps its
+// process is known for ten such pauses after its last beat, so a process that is cut off keeps its
 // share for so long. Redis can run a call long after the process has given the call up, so a call
-// carries a deadline.
+// carries a deadline and a number.
+//
+// A beat tells the share that is in use, and no other beat is under way. So the script leaves room
+// for this share and for the one of its answer, and shares do not overlap: see script/fleet.lua.
 type fleet struct {
 	server *server
 	script *rueidis.Lua
 	begun  chan struct{} // closed after the first beat, also one that failed
 	owes   func() bool   // this process has hits or holders to tell
+
+	demand atomic.Pointer[func() uint64] // see Store.Follow; nil: the load is 0
 
 	back chan struct{} // Redis answers again after lost
 	lost atomic.Int64  // when Redis was first found away, in microseconds since the start of the store; 0: it is not
@@ -38,15 +45,20 @@ type fleet struct {
 	reset       string // the last known value of resets
 	looked      bool   // for resets
 	ahead       int64  // microseconds that the clock of Redis was ahead of the time since the start of the store; 0: not known
+	load        load
+	number      int64 // of the last beat
+	answered    int64 // number of the last beat with an answer that counts
+	asked       int64 // when that beat began, by now
+	moves       bool  // the share has changed, or should be longer
 }
 
 const (
 	fleetBeat    = time.Second
 	fleetPause   = 10 * time.Millisecond  // for each process between two beats
-	fleetKnown   = 10 * time.Second       // at least three beats
+	fleetKnown   = 10                     // usual pauses between beats
 	fleetSettled = 5 * time.Second        // after a gap all others have beaten again
 	fleetLeave   = 500 * time.Millisecond // for the last call
-	fleetTelling = 100 * time.Millisecond // between two beats while others have to tell
+	fleetTelling = 100 * time.Millisecond // between two beats while others have to tell, or shares move
 )
 
 func newFleet(s *server) (*fleet, error) {
@@ -87,11 +99,14 @@ func (f *fleet) run(ctx context.Context) {
 // pause returns the time until the next beat.
 func (f *fleet) pause() time.Duration {
 	usual := fleetBeat
-	if f.lost.Load() > 0 && f.last > 0 {
+	if f.last > 0 && (f.moves || f.lost.Load() > 0) {
 		usual = fleetTelling
 	}
-	return max(usual, time.Duration(f.server.processes.Load())*fleetPause)
+	return max(usual, f.rest())
 }
+
+// rest returns the shortest time between two beats.
+func (f *fleet) rest() time.Duration { return time.Duration(f.server.processes.Load()) * fleetPause }
 
 // away notes that Redis is asked whether it is back.
 func (f *fleet) away() {
@@ -127,15 +142,22 @@ func (f *fleet) beat(ctx context.Context, leaves bool) {
 			since = f.ahead + lost
 		}
 	}
-	known := max(fleetKnown, 3*time.Duration(f.server.processes.Load())*fleetPause)
+	known := (fleetKnown * max(fleetBeat, f.rest())).Microseconds()
+	at := cmp.Or(f.server.givenNow(), begun)
+	if at-f.asked >= known {
+		f.answered = 0 // Redis may have forgotten this process
+	}
+	f.number++
+	share := f.server.share.Load()
 	args := []string{string(f.server.name[:])}
 	for _, n := range []int64{
-		f.server.givenNow(), known.Microseconds(), number(f.owes()), since, number(leaves), deadline,
+		f.server.givenNow(), known, number(f.owes()), since, number(leaves), deadline,
+		f.load.next(at, f.demand.Load()), f.number, f.answered, int64(share >> 32), int64(uint32(share)),
 	} {
 		args = append(args, strconv.FormatInt(n, 10))
 	}
 	answer, err := f.script.Exec(ctx, client, []string{f.server.prefix + "fleet"}, args).AsIntSlice()
-	if err = connection.Report(err); err == nil && len(answer) != 5 {
+	if err = connection.Report(err); err == nil && len(answer) != 7 {
 		err = errReply
 	}
 	if err != nil {
@@ -146,17 +168,18 @@ func (f *fleet) beat(ctx context.Context, leaves bool) {
 	f.refused = false
 	f.lookForResets(ctx, client)
 	f.ahead = answer[0] - begun
-	switch late := deadline > 0 && answer[0] >= deadline; {
+	switch uncounted := answer[4] < 0; {
 	case leaves:
-	case late: // the clock of Redis has jumped ahead, so the next beat counts
+	case uncounted: // the clock of Redis has jumped ahead, so the next beat counts
 		f.last = 0
 	default:
-		if gap := answer[0]-f.last > known.Microseconds(); gap || answer[4] == 0 {
+		if gap := answer[0]-f.last > known; gap || answer[2] == 0 {
 			f.first = answer[0]
 		}
-		f.last = answer[0]
-		f.heard(answer[1], answer[2])
+		f.last, f.answered, f.asked = answer[0], f.number, at
+		f.heard(answer[1])
 		f.learnTold(answer[3] + max(0, f.server.processes.Load()-answer[1]))
+		f.move(uint64(answer[4])<<32|uint64(answer[5]), answer[6] == 1)
 	}
 }
 
@@ -182,19 +205,26 @@ func number(yes bool) int64 {
 	return 0
 }
 
-// heard notes how many processes Redis has counted, and the place of this one among them. After a
-// gap, or a loss of the key, the others may not have been counted again yet. Until then a smaller
-// number, and a share of it, does not count.
-func (f *fleet) heard(size, place int64) {
+// heard notes how many processes Redis has counted. After a gap, or a loss of the key, the others
+// may not have been counted again yet. Until then a smaller number does not count.
+func (f *fleet) heard(size int64) {
 	settled := f.last-f.first >= fleetSettled.Microseconds()
 	if settled {
 		f.server.assumed.Store(0)
 	}
 	if settled || size >= f.server.processes.Load() {
-		share := shareOf(uint64(place), uint64(max(1, size)))
 		f.server.processes.Store(size)
-		f.server.share.Store(uint64(share.From)<<32 | uint64(share.To))
 	}
+}
+
+// move takes the share of an answer. The share stays until Redis was told the hits of an outage:
+// another share could admit these hits again.
+func (f *fleet) move(share uint64, short bool) {
+	if f.lost.Load() > 0 {
+		return
+	}
+	f.moves = short || share != f.server.share.Load()
+	f.server.share.Store(share)
 }
 
 // learnTold notes whether all processes have told their hits and holders since Redis was away.
@@ -217,19 +247,55 @@ func (f *fleet) failed(err error) {
 		slog.Any("redis", f.server.target), slog.Int("known", f.server.fleetSize()), slog.String("error", fmt.Sprint(err)))
 }
 
-// shareOf returns the share of the process at a place, from 0 on, of n. All shares are equal.
-func shareOf(place, n uint64) store.Share {
-	return store.Share{From: uint32(store.Circle * place / n), To: uint32(store.Circle * (place + 1) / n)}
+// load is the load of this process, as others know it: requests in a second.
+type load struct {
+	at    int64 // of the last count, in microseconds
+	count uint64
+	mean  float64 // of the last seconds
+	told  int64
 }
 
-// shareNow returns the share of this process. Redis may have counted fewer processes than are
-// assumed. Then the name of this process chooses its place, and another one may have the same
-// place.
+const (
+	loadMemory = 4  // beats
+	loadJump   = 4  // a change by a larger part, and by more than chance, is no chance: the mean follows at once
+	loadStep   = 16 // a change by a smaller part is not told, so that shares stay as they are
+)
+
+// next returns the load at a beat. Chance changes a number of requests by about its square root.
+func (l *load) next(at int64, demand *func() uint64) int64 {
+	if demand == nil {
+		return 0
+	}
+	count, since := (*demand)(), time.Duration(at-l.at)*time.Microsecond
+	rate := float64(count-l.count) / since.Seconds()
+	switch by := math.Abs(rate - l.mean); {
+	case l.at == 0:
+		l.at, l.count = at, count
+		return 0
+	case since < fleetBeat/2:
+		return l.told
+	case by > l.mean/loadJump+3*math.Sqrt(max(l.mean, rate)):
+		l.mean = rate
+	default:
+		l.mean += (rate - l.mean) / loadMemory
+	}
+	l.at, l.count = at, count
+	told := float64(l.told)
+	if math.Abs(l.mean-told) > told/loadStep+math.Sqrt(max(l.mean, told)) {
+		l.told = int64(min(l.mean, 1<<32-1))
+	}
+	return l.told
+}
+
+// shareNow returns the share of this process. Redis may have given none, or have counted fewer
+// processes than are assumed. Then the name of this process chooses one of equal shares, and
+// another process may have the same hits.
 func (b *base) shareNow() store.Share {
 	assumed, arc := b.assumed.Load(), b.share.Load()
 	if share := (store.Share{From: uint32(arc >> 32), To: uint32(arc)}); assumed <= b.processes.Load() && share.To > 0 {
 		return share
 	}
 	n := uint64(max(1, assumed, b.processes.Load()))
-	return shareOf(binary.LittleEndian.Uint64(b.name[:])%n, n)
+	place := binary.LittleEndian.Uint64(b.name[:]) % n
+	return store.Share{From: uint32(store.Circle * place / n), To: uint32(store.Circle * (place + 1) / n)}
 }

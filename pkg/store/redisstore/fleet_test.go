@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
+	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -32,7 +34,7 @@ func ships(t *testing.T, n int, urls []string) (all []*Store, c *clock) {
 
 // beaten is the answer to a beat in a fleet of a size.
 func beaten(size int) string {
-	return fmt.Sprintf("*5\r\n:%d\r\n:%d\r\n:0\r\n:0\r\n:1\r\n", time.Now().UnixMicro(), size)
+	return fmt.Sprintf("*7\r\n:%d\r\n:%d\r\n:1\r\n:0\r\n:0\r\n:%d\r\n:0\r\n", time.Now().UnixMicro(), size, store.Circle/size)
 }
 
 func TestFleetCountsTheProcessesThatAreThere(t *testing.T) {
@@ -130,12 +132,12 @@ func TestFleetBeatsUntilClose(t *testing.T) {
 		}
 		s := away(t, f, Options{CountFleet: true})
 		time.Sleep(10*time.Second + fleetBeat/2)
-		if got := s.Health(0).Fleet; got != 7 || beats.Load() != 11 {
-			t.Errorf("%d are counted after %d beats in 10 s; want 7 after 11", got, beats.Load())
+		if got := s.Health(0).Fleet; got != 7 || beats.Load() != 12 {
+			t.Errorf("%d are counted after %d beats in 10 s; want 7 after 12, two of which came with the first share", got, beats.Load())
 		}
 		s.Close()
-		if beats.Load() != 12 || left.Load() != 1 {
-			t.Errorf("%d beats, of which %d leave; want 12 and 1", beats.Load(), left.Load())
+		if beats.Load() != 13 || left.Load() != 1 {
+			t.Errorf("%d beats, of which %d leave; want 13 and 1", beats.Load(), left.Load())
 		}
 	})
 }
@@ -306,10 +308,10 @@ func TestProcessesHaveEqualPartsOfTheCircle(t *testing.T) {
 		beat(all[:3])
 	}
 	check("9 s after the last beat of one", all[:3], 4)
-	for range 3 {
+	for range 6 {
 		beat(all[:3])
 	}
-	check("12 s after the last beat of one", all[:3], 3)
+	check("15 s after the last beat of one", all[:3], 3)
 }
 
 // After an outage a process is told when all others have told their hits.
@@ -345,6 +347,45 @@ func TestAProcessLearnsWhenAllHaveToldWhatTheyOwed(t *testing.T) {
 		case 2:
 			owes = false
 			all[2].fleet.beat(t.Context(), false)
+		}
+	}
+}
+
+// Chance and beats that follow each other fast do not change a load; a clear change does at once.
+func TestALoadIsToldWhenItChangesClearly(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 14))
+	for _, rate := range []float64{0, 0.3, 1, 5, 50, 700} {
+		var l load
+		var count uint64
+		demand, at, changes := func() uint64 { return count }, int64(1), 0
+		beat := func(rate float64) int64 {
+			for left := rate - r.ExpFloat64(); left > 0; left -= r.ExpFloat64() {
+				count++
+			}
+			at += fleetBeat.Microseconds()
+			return l.next(at, &demand)
+		}
+		l.next(at, &demand)
+		first := beat(rate)
+		for range 300 {
+			was := l.told
+			if got := beat(rate); got != was {
+				changes++
+			}
+			if at += fleetTelling.Microseconds(); l.next(at, &demand) != l.told {
+				t.Errorf("the load changes after %v", fleetTelling)
+			}
+			at -= fleetTelling.Microseconds()
+		}
+		if got := float64(l.told); changes > 15 || math.Abs(got-rate) > rate/8+2.5*math.Sqrt(rate)+1 {
+			t.Errorf("%v requests in a second: the load began at %d, changed %d times in 300 s, and is %v", rate, first, changes, got)
+		}
+		if got := beat(rate + 1000); got < 900 {
+			t.Errorf("a second after 1000 requests more than %v the load is %d", rate, got)
+		}
+		beat(0)
+		if got := beat(0); got > 10 {
+			t.Errorf("two seconds without requests the load is %d", got)
 		}
 	}
 }

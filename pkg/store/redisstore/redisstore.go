@@ -191,6 +191,11 @@ func (s *Store) Close() { s.stop() }
 // some five seconds after the first count. See Options.CountFleet.
 func (s *Store) Assume(processes int) { s.assumed.Store(int64(processes)) }
 
+// Follow makes the share of this process follow its load, see [store.Share]. requests returns the
+// requests since the start, and is called at any time, by one goroutine. Without Follow the load is
+// 0. A process with a small load has a 16th of the mean share.
+func (s *Store) Follow(requests func() uint64) { s.fleet.demand.Store(&requests) }
+
 // AwaitCount waits until this process has made itself known for the first time, or has failed to,
 // and fails only when ctx ends before that. Options.CountFleet must be set.
 func (s *Store) AwaitCount(ctx context.Context) error {

@@ -51,8 +51,8 @@ func TestHitsThatASilentRedisWasNotToldAreLeft(t *testing.T) {
 	})
 }
 
-// A silent server may apply what it gets. So a process that ends, and can leave it, sends nothing
-// there.
+// A silent server may apply a call without an answer. So a process that ends, and can leave its
+// hits, sends nothing there.
 func TestHitsThatAreLeftAreNotSentToASilentRedis(t *testing.T) {
 	direct := open(t, urlOf("redis", shared(t).Address()), Options{})
 	proxy := must.Get(parts.StartProxy(shared(t).Address()))(t)

@@ -35,7 +35,7 @@ func restarted(t interface{ Fatal(args ...any) }, b *Book, end, now Clocks) *Boo
 	return next
 }
 
-// tellings returns all hits and events by key and instant, and those of buckets by key.
+// tellings returns all hits and events by key and instant, and the hits of buckets by key.
 func tellings(b *Book, at Clocks) map[string]int64 {
 	all := make(map[string]int64)
 	b.Look(time.Time{}, at, func(e Entry) {

@@ -36,8 +36,8 @@ func (r *requests) are(rate float64) {
 	r.rate = rate
 }
 
-// partsOf returns the shares of a fleet in the order of the fleet, and whether no two overlap and all
-// fill the circle.
+// partsOf returns the shares of a fleet in the order of the fleet, and whether no two overlap and
+// all fill the circle.
 func partsOf(fleet []*Stores) (shares []store.Share, disjoint, all bool) {
 	sum := uint32(0)
 	for _, s := range fleet {
@@ -54,7 +54,8 @@ func partsOf(fleet []*Stores) (shares []store.Share, disjoint, all bool) {
 }
 
 // While Redis is away a fleet uses nearly the whole limit, also when nine of ten requests come to
-// one process. The fleet never uses more, also if the load has moved a moment before, or moves then.
+// one process. The fleet never uses more, also if the load has moved a moment before, or moves
+// then.
 func TestAFleetWithoutRedisAdmitsWhereItsLoadIs(t *testing.T) {
 	loads := []float64{900, 40, 30, 30}
 	moved := []float64{30, 30, 40, 900}

@@ -17,8 +17,8 @@ const maxSentinels = 100
 
 // sentinels asks the Sentinels of a target where the primary is: the same Sentinel as before, or
 // after an error the next one. Sentinels close the connections to a primary that they demote, so
-// that Conn asks at once. But Sentinels that do not agree may have two primaries for some seconds, see
-// unsettled. sentinels subscribes to nothing. Only Conn.run uses it.
+// that Conn asks at once. But Sentinels that do not agree may have two primaries for some seconds,
+// see unsettled. sentinels subscribes to nothing. Only Conn.run uses it.
 type sentinels struct {
 	conn      *Conn
 	login     credentials

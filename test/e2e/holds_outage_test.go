@@ -76,8 +76,8 @@ func (c *crowded) awaitAway(before []int) {
 	}
 }
 
-// startCrowded starts two sidecars that share a Redis behind a proxy. fresh starts one that asks the
-// Redis itself: after the outage, as limits are divided by the sidecars that were there before.
+// startCrowded starts two sidecars that share a Redis behind a proxy. fresh starts one that asks
+// the Redis itself: after the outage, as limits are divided by the sidecars that were there before.
 func startCrowded(t *testing.T, domain, rules string) (c *crowded, r *parts.Redis, p *parts.Proxy, fresh func() client) {
 	t.Helper()
 	r = startRedis(t, parts.RedisOptions{})

@@ -73,9 +73,9 @@ func (d *leasedDay) passes() (all [2][]int64) {
 	return all
 }
 
-// lost returns how many hits of a key can be lost, as docs/redis-restarts.md has it. Sentinels that do
-// not agree have two primaries, and each sidecar may have used another one since before. Then the
-// hits of the sidecar with fewer are lost. Where no sidecar has put counts back there was one
+// lost returns how many hits of a key can be lost, as docs/redis-restarts.md has it. Sentinels that
+// do not agree have two primaries, and each sidecar may have used another one since before. Then
+// the hits of the sidecar with fewer are lost. Where no sidecar has put counts back there was one
 // primary, which had all counts.
 func (d *leasedDay) lost(t *testing.T, before [2][]int64) int {
 	t.Helper()

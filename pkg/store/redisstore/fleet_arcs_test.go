@@ -196,8 +196,8 @@ func (s *sea) happen() {
 
 func (s *sea) load() int64 { return []int64{0, 0, 1, 3, 10, 100, 1000, 1<<32 - 1}[s.r.IntN(8)] }
 
-// The arcs of processes are disjoint at each instant, also when beats and answers are lost or late. Loads that stand
-// still have their parts after three seconds.
+// The arcs of processes are disjoint at each instant, also when beats and answers are lost or late.
+// Loads that stand still have their parts after three seconds.
 func TestNoTwoProcessesHaveOnePartOfTheCircle(t *testing.T) {
 	seeds := 40
 	if testing.Short() {

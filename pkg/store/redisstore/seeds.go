@@ -20,10 +20,10 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// seeds is the last states that a server has told, with the corrections since. After a restart, or when a replica has taken
-// over, the server gets the states back before this process asks anything else. So a restart makes
-// no key full. Where the server has a state, the one with more hits counts. States of
-// sliding_window_log and of concurrency, and holders, are not kept.
+// seeds is the last states that a server has told, with the corrections since. After a restart, or
+// when a replica has taken over, the server gets the states back before this process asks anything
+// else. So a restart makes no key full. Where the server has a state, the one with more hits
+// counts. States of sliding_window_log and of concurrency, and holders, are not kept.
 //
 // A state that was forgotten on purpose does not come back. A reset here forgets its key. A reset
 // elsewhere forgets all states: see markReset. So do other rules.

@@ -186,8 +186,14 @@ func TestHitsThatRedisWasNotToldOutliveRestarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	parts.Eventually(t, func() string {
-		if _, page := r.get(t, "/metrics"); !strings.Contains(page, "\nweir_store_up 1\n") || !strings.Contains(page, "\nweir_store_owed_keys 0\n") {
-			return "Redis has yet to be told of hits"
+		_, page := r.get(t, "/metrics")
+		for _, line := range []string{"weir_store_up 1", "weir_store_owed_keys 0", `weir_store_fleet_size{source="counted"}`} {
+			if !strings.Contains(page, "\n"+line) {
+				return "/metrics does not say " + line
+			}
+		}
+		if !strings.Contains(page, "{source=\"counted\"} 1\n") {
+			t.Error("Redis also counts the sidecars before, which could not take themselves out")
 		}
 		return ""
 	})

@@ -206,7 +206,7 @@ func (p *process) keepState(ctx context.Context) (err error) {
 	p.onClose(p.directory.Close)
 	o := snapshots.Options{Dir: p.directory, Store: p.stores.memory, Logger: p.Logger}
 	if p.stores.redis != nil {
-		o.Fleet, o.Return = p.stores.countedFleet, p.stores.redis.Return
+		o.Fleet, o.Member, o.Return = p.stores.countedFleet, p.stores.redis.Name, p.stores.redis.Return
 	}
 	if p.state, err = snapshots.Open(ctx, o); err != nil {
 		return &PartError{PartState, err}

@@ -64,6 +64,7 @@ func (p *process) startWithoutRedis(ctx context.Context) error {
 	}
 	if p.state != nil {
 		p.stores.assume(p.Store.FleetSize, p.state.Fleet())
+		p.stores.redis.Succeed(p.state.Former())
 	}
 	if p.stores.Ready() == nil {
 		return nil

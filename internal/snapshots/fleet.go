@@ -20,6 +20,7 @@ import (
 type fleet struct {
 	processes int       // 0: not known
 	seen      time.Time // when the number was last as large, by the wall clock
+	member    string    // of the process of this directory, see Options.Member
 }
 
 const (
@@ -32,24 +33,25 @@ const (
 // after returns the fleet after a look at the number of processes, 0 if that is not known.
 func (f fleet) after(processes int, now time.Time) fleet {
 	if processes > 0 && (processes >= f.processes || now.Sub(f.seen).Abs() > fleetMemory) {
-		return fleet{processes, now}
+		f.processes, f.seen = processes, now
 	}
 	return f
 }
 
-// text returns the content of the file: the number and the time.
+// text returns the content of the file: the number, the time and the name.
 func (f fleet) text() string {
-	return fmt.Sprintf("%d %s\n", f.processes, f.seen.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("%d %s %s\n", f.processes, f.seen.UTC().Format(time.RFC3339), f.member)
 }
 
 func parseFleet(text string) (fleet, error) {
-	number, seen, _ := strings.Cut(strings.TrimSuffix(text, "\n"), " ")
+	number, rest, _ := strings.Cut(strings.TrimSuffix(text, "\n"), " ")
+	seen, member, _ := strings.Cut(rest, " ") // files of before have no name
 	n, err := strconv.Atoi(number)
 	at, errAt := time.Parse(time.RFC3339, seen)
 	if err != nil || errAt != nil || n < 1 || n > maxFleet {
 		return fleet{}, fmt.Errorf("%.40q: must be a number from 1 to %d, and a time", text, maxFleet)
 	}
-	return fleet{n, at}, nil
+	return fleet{n, at, member}, nil
 }
 
 // readFleet reads the file; a missing one is the zero fleet.
@@ -76,6 +78,9 @@ func (k *Keeper) Fleet() int {
 	return k.fleet.processes
 }
 
+// Former returns Options.Member of the last process that used the directory; "": not known.
+func (k *Keeper) Former() string { return k.former }
+
 // loadFleetLocked reads the number of processes. mu must be held.
 func (k *Keeper) loadFleetLocked(ctx context.Context) {
 	var err error
@@ -83,13 +88,17 @@ func (k *Keeper) loadFleetLocked(ctx context.Context) {
 		k.options.Logger.LogAttrs(ctx, slog.LevelWarn, "the number of processes that share Redis cannot be read",
 			slog.String("file", k.fleetPath()), slog.String("error", err.Error()))
 	}
+	k.former = k.fleet.member
 }
 
 // saveFleetLocked writes the number of processes, if there is something new. A failure goes to the
 // log, unless the last one was the same. The next Save tries again. mu must be held.
 func (k *Keeper) saveFleetLocked(ctx context.Context, now time.Time) {
 	next := k.fleet.after(k.options.Fleet(), now)
-	if next.processes == k.fleet.processes && next.seen.Sub(k.fleet.seen).Abs() < fleetRenewal {
+	if next.member = k.options.Member(); next.processes == 0 {
+		return
+	}
+	if next.processes == k.fleet.processes && next.member == k.fleet.member && next.seen.Sub(k.fleet.seen).Abs() < fleetRenewal {
 		return
 	}
 	err := k.replaceLocked(k.fleetPath(), func(to io.Writer) error {

@@ -2,6 +2,7 @@ package snapshots
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/lockfile"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
@@ -27,7 +29,7 @@ func of(t *testing.T, dir string, wait time.Duration, numbers ...int) (found int
 	now := 0
 	d := lockfile.NewDirectory(dir, "states")
 	defer d.Close()
-	k, err := Open(t.Context(), Options{Dir: d, Store: s, Fleet: func() int { return now }, Logger: slog.New(slog.NewTextHandler(&lines, nil))})
+	k, err := Open(t.Context(), Options{Dir: d, Store: s, Fleet: func() int { return now }, Member: func() string { return "" }, Logger: slog.New(slog.NewTextHandler(&lines, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,5 +106,22 @@ func TestANumberThatCannotBeSavedIsNoFailureOfTheCounts(t *testing.T) {
 	if found, log := of(t, dir, 0, 3, 3, 4); found != 0 || strings.Contains(log, "counts cannot be saved") || strings.Count(log, "counts saved") != 3 ||
 		strings.Count(log, "the number of processes that share Redis cannot be saved") != 1 {
 		t.Errorf("got %d, want an unknown number, three saves and a line about the number:\n%s", found, log)
+	}
+}
+
+// The next process learns the name of the last one.
+func TestTheNameOfTheLastProcessOutlivesIt(t *testing.T) {
+	dir := t.TempDir()
+	for n, want := range []string{"", "process 0", "process 1"} {
+		s := must.Get(memstore.New(memstore.Options{Savable: true}))(t)
+		defer s.Close()
+		d := lockfile.NewDirectory(dir, "states")
+		o := Options{Dir: d, Store: s, Fleet: func() int { return 4 }, Member: func() string { return fmt.Sprint("process ", n) }, Logger: slog.New(slog.DiscardHandler)}
+		k := must.Get(Open(t.Context(), o))(t)
+		must.Do(t, k.Save(t.Context()))
+		if got := k.Former(); got != want {
+			t.Errorf("process %d: the former is %q, want %q", n, got, want)
+		}
+		d.Close()
 	}
 }

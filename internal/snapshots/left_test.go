@@ -24,7 +24,7 @@ func returns(t *testing.T, dir string, f files) (got []string, log string) {
 	var lines bytes.Buffer
 	d := lockfile.NewDirectory(dir, "states")
 	defer d.Close()
-	o := Options{Dir: d, Store: s, Fleet: func() int { return 0 }, Logger: slog.New(slog.NewTextHandler(&lines, nil))}
+	o := Options{Dir: d, Store: s, Fleet: func() int { return 0 }, Member: func() string { return "" }, Logger: slog.New(slog.NewTextHandler(&lines, nil))}
 	o.Return = func(record []byte) error {
 		if got = append(got, string(record)); string(record) == "bad" {
 			return errors.New("not a record")

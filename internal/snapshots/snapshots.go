@@ -7,7 +7,7 @@
 //	states                 the last snapshot; see memstore for its format
 //	states.new, fleet.new  a file that is being written; the next start removes it
 //	states.refused-TIME    a file that could not be read; the newest three stay
-//	fleet                  how many processes share Redis, and when that was seen: see fleet
+//	fleet                  how many processes share Redis, when that was seen, and the name of this one: see fleet
 //	states.lock            locked while a process uses the directory
 package snapshots
 
@@ -40,6 +40,7 @@ type Options struct {
 	Dir    *lockfile.Directory // the caller closes it after the last Save
 	Store  *memstore.Store     // savable, and not yet in use
 	Fleet  func() int          // the number of processes that share another store, 0 if not known; nil: there is no such store
+	Member func() string       // the name under which the other store counts this process; set together with Fleet
 	Return func([]byte) error  // gets a record of Leave that is on the disk no more; nil: nobody does
 	Logger *slog.Logger
 }
@@ -48,6 +49,7 @@ type Options struct {
 type Keeper struct {
 	options Options
 	files   files
+	former  string // see Former
 
 	mu     sync.Mutex // guards the directory; held while a snapshot is written
 	tenure int        // of the directory when it was last seen; 0: never; guarded by mu

@@ -162,7 +162,7 @@ func (f *far) run(command []string) string {
 		return "+OK\r\n"
 	}
 	keys, _ := strconv.Atoi(command[2])
-	if args := command[3+keys:]; len(args) == 12 {
+	if args := command[3+keys:]; len(args) == 13 {
 		return f.beats(args)
 	}
 	if text := f.error.Load(); text != nil {

@@ -156,6 +156,11 @@ func (f *fleet) beat(ctx context.Context, leaves bool) {
 	} {
 		args = append(args, strconv.FormatInt(n, 10))
 	}
+	former := ""
+	if name := f.server.former.Load(); name != nil {
+		former = string(name[:])
+	}
+	args = append(args, former)
 	answer, err := f.script.Exec(ctx, client, []string{f.server.prefix + "fleet"}, args).AsIntSlice()
 	if err = connection.Report(err); err == nil && len(answer) != 7 {
 		err = errReply

@@ -389,3 +389,31 @@ func TestALoadIsToldWhenItChangesClearly(t *testing.T) {
 		}
 	}
 }
+
+// Processes that end while Redis is away are not counted beside the ones that go on for them.
+func TestAProcessTakesThePlaceOfTheOneBefore(t *testing.T) {
+	urls := urlOf("redis", shared(t).Address())
+	before, c := ships(t, 4, urls)
+	for range 2 {
+		for _, s := range before {
+			s.fleet.beat(t.Context(), false)
+			c.sleep(time.Millisecond)
+		}
+	}
+	for n, old := range before {
+		c.sleep(time.Second)
+		next := open(t, urls, Options{Prefix: old.main.prefix})
+		c.drives(next)
+		next.Succeed("not a name")
+		next.Succeed(old.Name())
+		for range 2 {
+			next.fleet.beat(t.Context(), false)
+			if got := next.processes.Load(); got != 4 {
+				t.Errorf("the process after number %d counts %d, want 4", n, got)
+			}
+		}
+		if other := open(t, urls, Options{Prefix: old.main.prefix}); other.Name() != "" || next.Name() == old.Name() {
+			t.Errorf("a process that was not counted has the name %q, and two that were have %q and %q", other.Name(), old.Name(), next.Name())
+		}
+	}
+}

@@ -196,6 +196,27 @@ func (s *Store) Assume(processes int) { s.assumed.Store(int64(processes)) }
 // 0. A process with a small load has a 16th of the mean share.
 func (s *Store) Follow(requests func() uint64) { s.fleet.demand.Store(&requests) }
 
+// Name returns the name under which Redis counts this process, or one before it until Redis has
+// counted this one, in hexadecimal digits; "": Redis counts neither.
+func (s *Store) Name() string {
+	name := s.former.Load()
+	if s.processes.Load() > 0 {
+		name = &s.base.name
+	}
+	if name == nil {
+		return ""
+	}
+	return hex.EncodeToString(name[:])
+}
+
+// Succeed says that this process goes on for one that has ended. That one could not take itself out
+// of the count while Redis was away. name is its [Store.Name]; any other text has no effect.
+func (s *Store) Succeed(name string) {
+	if raw, err := hex.DecodeString(name); err == nil && len(raw) == len(s.base.name) {
+		s.former.Store((*[8]byte)(raw))
+	}
+}
+
 // AwaitCount waits until this process has made itself known for the first time, or has failed to,
 // and fails only when ctx ends before that. Options.CountFleet must be set.
 func (s *Store) AwaitCount(ctx context.Context) error {

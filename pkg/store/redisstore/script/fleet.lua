@@ -1,4 +1,5 @@
--- A heartbeat of one process. ARGV has a text of 8 bytes that names the process, and eleven numbers.
+-- A heartbeat of one process. ARGV has a text of 8 bytes that names the process, eleven numbers, and the name of an ended process or "".
+-- The process goes on for the ended one, which could not leave.
 --   The instant in Unix microseconds, or 0 for the time of the server.
 --   For how long a process is known after its last beat, in microseconds.
 --   1 if the process has hits or holders to tell.
@@ -32,8 +33,8 @@ local MUCH, GAP = 1 / 4, 1 / 100 -- arcs move if one lacks MUCH of its length. A
 local KEPT = 4 -- a process that has to move keeps that part of its length at least
 local MANY = 16 -- so many processes rest for the time for which a process is known, more rest longer
 local read = struct.unpack
-local name, n = ARGV[1], {}
-for i = 2, #ARGV do n[i - 1] = tonumber(ARGV[i]) end
+local name, former, n = ARGV[1], ARGV[13], {}
+for i = 2, 12 do n[i - 1] = tonumber(ARGV[i]) end
 local now, known, tells, since, leaves, deadline, load, number, answered, from, to = unpack(n)
 leaves = leaves == 1
 if now == 0 then
@@ -42,11 +43,15 @@ if now == 0 then
 end
 if to == 0 then from, to = CIRCLE, CIRCLE end
 
-local raw, whole, moving, mine = redis.call('GET', KEYS[1]), 0, 0, nil
+local raw, whole, moving, mine, ended = redis.call('GET', KEYS[1]), 0, 0, nil, nil
+local function find(who)
+  local at = raw:find(who, HEAD + 1, true)
+  while at and (at - HEAD - 1) % SIZE > 0 do at = raw:find(who, at + 1, true) end
+  return at
+end
 if raw and #raw % SIZE == HEAD then -- else it is not a value of ours
   whole, moving = read('<I7I7', raw)
-  mine = raw:find(name, HEAD + 1, true)
-  while mine and (mine - HEAD - 1) % SIZE > 0 do mine = raw:find(name, mine + 1, true) end
+  mine, ended = find(name), #former == 8 and find(former)
 else
   raw = ''
 end
@@ -69,7 +74,7 @@ for at = run, #raw, SIZE do
   if beat > latest then latest = beat end
   if at == mine and beats then
     enter(at)
-  elseif not (at == mine and leaves) and now - beat < known and beat - now < known then
+  elseif not (at == mine and leaves or at == ended and beats) and now - beat < known and beat - now < known then
     others[#others + 1], loads[#loads + 1], begins[#begins + 1] = at, its, begin
     used, sum = used + stop - begin, sum + its
     if since > 0 and at ~= mine and (beat < since or owes == 1) then untold = untold + 1 end

@@ -25,7 +25,7 @@ type base struct {
 	started     time.Time
 	misses      atomic.Int64              // when a caller last stopped to wait for an answer, see pulse; 0: never
 	name        [8]byte                   // of this process, for the others that share the main server
-	former      atomic.Pointer[[8]byte]   // the name of the process before, see Succeed; nil: there is none
+	former      atomic.Pointer[[8]byte]   // the name of the process before, see Succeed; nil: not known
 	share       atomic.Uint64             // of this process, as Redis has told it: From and To
 	told        atomic.Bool               // see store.Health
 	processes   atomic.Int64              // that share the main server, as Redis has counted them; 0: it has not

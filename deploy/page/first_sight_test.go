@@ -17,7 +17,7 @@ import (
 func examples(t *testing.T) *weir {
 	t.Helper()
 	// The page shows the path, which can be long.
-	temp, err := os.MkdirTemp("", "of-somebody")
+	temp, err := os.MkdirTemp("", "of-somebody") //nolint:usetesting // TempDir has a word that is too long for the page
 	if err == nil {
 		t.Cleanup(func() { _ = os.RemoveAll(temp) })
 		err = os.Symlink(parts.RootFor(t)+"/deploy/rules", temp+"/directory-with-a-long-name")

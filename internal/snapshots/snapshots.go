@@ -7,7 +7,7 @@
 //	states                 the last snapshot; see memstore for its format
 //	states.new, fleet.new  a file that is being written; the next start removes it
 //	states.refused-TIME    a file that could not be read; the newest three stay
-//	fleet                  how many processes share Redis, when that was seen, and the name of this one: see fleet
+//	fleet                  how many processes share Redis, and the name of this one: see fleet
 //	states.lock            locked while a process uses the directory
 package snapshots
 
@@ -160,8 +160,8 @@ func (k *Keeper) loadLocked(ctx context.Context) {
 	}
 }
 
-// returnLocked gives records back to the other store, which are not on the disk any more. mu must be
-// held.
+// returnLocked gives records back to the other store, which are not on the disk any more. mu must
+// be held.
 func (k *Keeper) returnLocked(ctx context.Context) {
 	var refused []error
 	for _, record := range k.left {
@@ -224,7 +224,8 @@ func (k *Keeper) saveLocked(ctx context.Context, level slog.Level, left [][]byte
 		k.failed, level = "", slog.LevelInfo
 	}
 	k.options.Logger.LogAttrs(ctx, level, "counts saved",
-		slog.Int("keys", saved.Keys), slog.Int("holders", saved.Holders), slog.Int("owed", saved.Beside), slog.Int64("bytes", counted.bytes), slog.String("took", took.String()))
+		slog.Int("keys", saved.Keys), slog.Int("holders", saved.Holders), slog.Int("owed", saved.Beside),
+		slog.Int64("bytes", counted.bytes), slog.String("took", took.String()))
 	k.returnLocked(ctx)
 	if k.options.Fleet != nil {
 		k.saveFleetLocked(ctx, start)

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
-	"math"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -252,45 +251,36 @@ func (f *fleet) failed(err error) {
 		slog.Any("redis", f.server.target), slog.Int("known", f.server.fleetSize()), slog.String("error", fmt.Sprint(err)))
 }
 
-// load is the load of this process, as others know it: requests in a second.
+// load is the load of this process, as others know it: requests in a second. Equal bursts come to
+// beats of two processes in other parts. So the mean has the same weight for all requests of a
+// burst. Then shares do not move, as they stand still while loads differ a little.
 type load struct {
 	at    int64 // of the last count, in microseconds
 	count uint64
 	mean  float64 // of the last seconds
-	told  int64
 }
 
 const (
-	loadMemory = 4  // beats
-	loadJump   = 4  // a change by a larger part, and by more than chance, is no chance: the mean follows at once
-	loadStep   = 16 // a change by a smaller part is not told, so that shares stay as they are
+	loadMemory = 8 // beats
+	loadLeast  = 8 // is added to each load: a few requests say little
 )
 
-// next returns the load at a beat. Chance changes a number of requests by about its square root.
+// next returns the load at a beat.
 func (l *load) next(at int64, demand *func() uint64) int64 {
 	if demand == nil {
 		return 0
 	}
 	count, since := (*demand)(), time.Duration(at-l.at)*time.Microsecond
-	rate := float64(count-l.count) / since.Seconds()
-	switch by := math.Abs(rate - l.mean); {
-	case l.at == 0:
+	if l.at == 0 || since >= fleetBeat/2 {
+		if l.at > 0 {
+			l.mean += (float64(count-l.count)/since.Seconds() - l.mean) / loadMemory
+		}
 		l.at, l.count = at, count
-		return 0
-	case since < fleetBeat/2:
-		return l.told
-	case by > l.mean/loadJump+3*math.Sqrt(max(l.mean, rate)):
-		l.mean = rate
-	default:
-		l.mean += (rate - l.mean) / loadMemory
 	}
-	l.at, l.count = at, count
-	told := float64(l.told)
-	if math.Abs(l.mean-told) > told/loadStep+math.Sqrt(max(l.mean, told)) {
-		l.told = int64(min(l.mean, 1<<32-1))
-	}
-	return l.told
+	return l.told()
 }
+
+func (l *load) told() int64 { return int64(min(loadLeast+l.mean, 1<<32-1)) }
 
 // shareNow returns the share of this process. Redis may have given none, or have counted fewer
 // processes than are assumed. Then the name of this process chooses one of equal shares, and

@@ -351,41 +351,67 @@ func TestAProcessLearnsWhenAllHaveToldWhatTheyOwed(t *testing.T) {
 	}
 }
 
-// Chance and beats that follow each other fast do not change a load; a clear change does at once.
+// Neither chance nor beats that follow each other fast change a load by much. A burst does not move
+// the shares of processes that get equal parts of it. A load that stays is told within some
+// seconds.
 func TestALoadIsToldWhenItChangesClearly(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 14))
 	for _, rate := range []float64{0, 0.3, 1, 5, 50, 700} {
 		var l load
 		var count uint64
-		demand, at, changes := func() uint64 { return count }, int64(1), 0
-		beat := func(rate float64) int64 {
+		demand, at := func() uint64 { return count }, int64(1)
+		beat := func(rate float64) float64 {
 			for left := rate - r.ExpFloat64(); left > 0; left -= r.ExpFloat64() {
 				count++
 			}
 			at += fleetBeat.Microseconds()
-			return l.next(at, &demand)
+			return float64(l.next(at, &demand))
 		}
 		l.next(at, &demand)
-		first := beat(rate)
-		for range 300 {
-			was := l.told
-			if got := beat(rate); got != was {
-				changes++
+		for n := range 300 {
+			if got, want := beat(rate), rate+loadLeast; n > 4*loadMemory && math.Abs(got-want) > want/4 {
+				t.Errorf("%v requests in a second, and the load is %v", rate, got)
 			}
-			if at += fleetTelling.Microseconds(); l.next(at, &demand) != l.told {
+			was := l.told()
+			count++
+			if at += fleetTelling.Microseconds(); l.next(at, &demand) != was {
 				t.Errorf("the load changes after %v", fleetTelling)
 			}
-			at -= fleetTelling.Microseconds()
+			at, count = at-fleetTelling.Microseconds(), count-1
 		}
-		if got := float64(l.told); changes > 15 || math.Abs(got-rate) > rate/8+2.5*math.Sqrt(rate)+1 {
-			t.Errorf("%v requests in a second: the load began at %d, changed %d times in 300 s, and is %v", rate, first, changes, got)
+		for range 2 * loadMemory {
+			beat(rate + 1000)
 		}
-		if got := beat(rate + 1000); got < 900 {
-			t.Errorf("a second after 1000 requests more than %v the load is %d", rate, got)
+		if got := float64(l.told()); got < 0.8*(rate+1000) {
+			t.Errorf("16 s of 1000 requests more than %v, and the load is %v", rate, got)
 		}
-		beat(0)
-		if got := beat(0); got > 10 {
-			t.Errorf("two seconds without requests the load is %d", got)
+		for range 4 * loadMemory {
+			beat(0)
+		}
+		if got := float64(l.told()); got > loadLeast+0.03*(rate+1000) {
+			t.Errorf("32 seconds without requests, and the load is %v", got)
+		}
+	}
+	for _, burst := range []uint64{4, 20, 100, 1000, 100_000} {
+		for cut := range uint64(11) {
+			var whole, parts load
+			var first, second uint64
+			var demands [2]func() uint64
+			demands[0], demands[1] = func() uint64 { return first }, func() uint64 { return second }
+			for n := range int64(60) {
+				switch n {
+				case 3:
+					first, second = burst, burst*cut/10
+				case 4:
+					second = burst
+				}
+				a := float64(whole.next(1+n*fleetBeat.Microseconds(), &demands[0]))
+				b := float64(parts.next(1+n*fleetBeat.Microseconds(), &demands[1]))
+				if n > 3 && math.Abs(a-b) > (a+b)/8+1 { // arcs stand still while loads are within an eighth of their mean
+					t.Fatalf("%d requests in a burst, %d0 %% of them in the first beat of another process: the loads are %v and %v after %d beats",
+						burst, cut, a, b, n-3)
+				}
+			}
 		}
 	}
 }

@@ -23,9 +23,9 @@ func (s *Store) CloseKeeping(record, all int) (records [][]byte) {
 	return records
 }
 
-// Return adds a record of CloseKeeping of an earlier process to the owed hits and holders. The record must be
-// on no disk any more, so that no other process tells it again. Return fails if no store of this
-// version has made the record.
+// Return adds a record of CloseKeeping of an earlier process to the owed hits and holders. The
+// record must be on no disk any more, so that no other process tells it again. Return fails if no
+// store of this version has made the record.
 func (s *Store) Return(record []byte) error {
 	var l owed.Left
 	if err := json.Unmarshal(record, &l); err != nil {

@@ -196,8 +196,8 @@ func (s *Store) Assume(processes int) { s.assumed.Store(int64(processes)) }
 // 0. A process with a small load has a 16th of the mean share.
 func (s *Store) Follow(requests func() uint64) { s.fleet.demand.Store(&requests) }
 
-// Name returns the name under which Redis counts this process, in hexadecimal digits. Until Redis has
-// counted this process, it is the name of the one before; "": there is none.
+// Name returns the name under which Redis counts this process, in hexadecimal digits. Until Redis
+// has counted this process, it is the name of the one before, "" without one.
 func (s *Store) Name() string {
 	name := s.former.Load()
 	if s.processes.Load() > 0 {

@@ -14,8 +14,8 @@ import (
 	. "github.com/weirproxy/weir/pkg/store/redisstore/owed"
 )
 
-// restarted returns the Book of a process that starts at now, after the end of the process of b. The
-// entries are JSON meanwhile.
+// restarted returns the Book of a process that starts at now, after the end of the process of b.
+// The entries are JSON meanwhile.
 func restarted(t interface{ Fatal(args ...any) }, b *Book, end, now Clocks) *Book {
 	next := new(Book)
 	for _, l := range b.Leave(end) {

@@ -132,34 +132,13 @@ func (f *fleet) beat(ctx context.Context, leaves bool) {
 		return // the connection logs why
 	}
 	begun := time.Since(f.server.started).Microseconds()
-	deadline, since := int64(0), int64(0)
-	if lost := f.lost.Load(); f.ahead != 0 {
-		if f.server.given == nil {
-			deadline = f.ahead + begun + fleetBeat.Microseconds()
-		}
-		if lost > 0 {
-			since = f.ahead + lost
-		}
-	}
 	known := (fleetKnown * max(fleetBeat, f.rest())).Microseconds()
 	at := cmp.Or(f.server.givenNow(), begun)
 	if at-f.asked >= known {
 		f.answered = 0 // Redis may have forgotten this process
 	}
 	f.number++
-	share := f.server.share.Load()
-	args := []string{string(f.server.name[:])}
-	for _, n := range []int64{
-		f.server.givenNow(), known, number(f.owes()), since, number(leaves), deadline,
-		f.load.next(at, f.demand.Load()), f.number, f.answered, int64(share >> 32), int64(uint32(share)),
-	} {
-		args = append(args, strconv.FormatInt(n, 10))
-	}
-	former := ""
-	if name := f.server.former.Load(); name != nil {
-		former = string(name[:])
-	}
-	args = append(args, former)
+	args := f.arguments(begun, known, f.load.next(at, f.demand.Load()), leaves)
 	answer, err := f.script.Exec(ctx, client, []string{f.server.prefix + "fleet"}, args).AsIntSlice()
 	if err = connection.Report(err); err == nil && len(answer) != 7 {
 		err = errReply
@@ -185,6 +164,33 @@ func (f *fleet) beat(ctx context.Context, leaves bool) {
 		f.learnTold(answer[3] + max(0, f.server.processes.Load()-answer[1]))
 		f.move(uint64(answer[4])<<32|uint64(answer[5]), answer[6] == 1)
 	}
+}
+
+// arguments returns the arguments of the script at an instant, in microseconds since the start of
+// the store.
+func (f *fleet) arguments(begun, known, load int64, leaves bool) []string {
+	deadline, since := int64(0), int64(0)
+	if lost := f.lost.Load(); f.ahead != 0 {
+		if f.server.given == nil {
+			deadline = f.ahead + begun + fleetBeat.Microseconds()
+		}
+		if lost > 0 {
+			since = f.ahead + lost
+		}
+	}
+	share := f.server.share.Load()
+	args := []string{string(f.server.name[:])}
+	for _, n := range []int64{
+		f.server.givenNow(), known, number(f.owes()), since, number(leaves), deadline,
+		load, f.number, f.answered, int64(share >> 32), int64(uint32(share)),
+	} {
+		args = append(args, strconv.FormatInt(n, 10))
+	}
+	former := ""
+	if name := f.server.former.Load(); name != nil {
+		former = string(name[:])
+	}
+	return append(args, former)
 }
 
 // lookForResets finds resets by other processes. A server without the key may have lost it.

@@ -177,3 +177,23 @@ func TestHitsThatRedisRefusesWhileSlotsMoveAreToldLater(t *testing.T) {
 		})
 	}
 }
+
+// The race detector finds a caller that reads what the answer to its call changes.
+func TestAHolderIsDecidedElsewhereWhileItsAnswerComes(t *testing.T) {
+	r := ownRedis(t)
+	s := open(t, urlOf("redis", r.Address()), Options{})
+	limit := perAge(algorithms.TokenBucket, 100)
+	c := hit("k", limit)
+	settled(t, s, c)
+	for n := range 6 {
+		holder := begin("k", limit, fmt.Sprint("holder ", n), 1)
+		paused(t, r, func() { decideElsewhere(t, s, n%2 == 0, []int64{1}, holder) })
+		holder.Hold.Phase = algorithms.HoldBegun
+		s.HoldLater(&holder, s.nowOf(false))
+		toldHolds(t, s)
+	}
+	c.Hits = 95
+	wants(t, false, s, c) // each of six holders has begun once
+	c.Hits = 94
+	wants(t, true, s, c)
+}

@@ -360,8 +360,9 @@ type instead struct {
 func (t *transaction) decidedElsewhere(all []instead) {
 	o := t.outbox
 	for i, in := range all {
-		c := t.charges[i]
-		if c.Hits = in.hits; c.Hold != nil {
+		of := &t.charges[i] // the answer may come, and change Hits and CountRejected of a holder
+		c := store.Charge{Key: of.Key, Limit: of.Limit, Hits: in.hits, Hold: of.Hold}
+		if c.Hold != nil {
 			c.Hits = 0 // the caller tells HoldLater
 		}
 		counter := o.isCounter(&c)

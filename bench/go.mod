@@ -6,7 +6,6 @@ replace github.com/weirproxy/weir => ../
 
 require (
 	github.com/envoyproxy/go-control-plane/envoy v1.40.0
-	github.com/google/go-cmp v0.7.0
 	github.com/google/pprof v0.0.0-20260802141513-ef3492d7dac3
 	github.com/weirproxy/weir v0.0.0
 	golang.org/x/net v0.60.0

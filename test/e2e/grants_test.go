@@ -165,9 +165,12 @@ func TestAGrantOnOneSidecarIsObeyedOnAnotherWithinASecond(t *testing.T) {
 			"level": "WARN", "msg": "an operator revoked a grant", "descriptor": "tenant=" + value, "requests": 1e9, "until": until,
 			"reason": "ticket 4711", "by": "ann", "revoked_by": "bob",
 		})
-		if n := len(a.naming(t, id)); n != 2 {
-			t.Errorf("lines about the grant in the log of the sidecar that gave it: got %v, want the grant and its end", a.naming(t, id))
-		}
+		parts.Eventually(t, func() string {
+			if lines := a.naming(t, id); len(lines) != 2 {
+				return fmt.Sprintf("lines about the grant in the log of the sidecar that gave it: got %v, want the grant and its end", lines)
+			}
+			return ""
+		})
 	}
 	for what, took := range map[string][]time.Duration{"grant": given, "revoke": revoked} {
 		slices.Sort(took)

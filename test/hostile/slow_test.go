@@ -50,6 +50,7 @@ func slowAttacks() []attack {
 		},
 		{
 			name:  "slow_writers",
+			grpc:  "grpc-go keeps about 10 KB for each stream that waits for its message, with no bound over all connections",
 			how:   "100 connections with 100 streams send a byte of their message each second",
 			bound: "1024 streams of a connection, `--max-bytes-in-flight`",
 			run: func(a *assault) {

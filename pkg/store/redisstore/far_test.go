@@ -11,6 +11,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -37,6 +38,7 @@ type far struct {
 	hangs  atomic.Int64                  // added to each trip
 	ice    atomic.Pointer[chan struct{}] // until it closes the server runs nothing; nil: it runs
 	beats  func(args []string) string    // answers heartbeats; may be nil
+	served sync.WaitGroup                // connections
 	error  atomic.Pointer[string]        // the answer to each call of the script, which does not run; nil: it runs
 
 	dials atomic.Int64 // time of the next dials, which do not heed their contexts
@@ -72,7 +74,7 @@ func (f *far) dial(context.Context, string, *net.Dialer, *tls.Config) (net.Conn,
 	time.Sleep(time.Duration(f.dials.Load()))
 	ours, theirs := net.Pipe()
 	f.conn = theirs
-	go f.serve(theirs)
+	f.served.Go(func() { f.serve(theirs) })
 	return ours, nil
 }
 
@@ -84,30 +86,20 @@ func (f *far) serve(conn net.Conn) {
 		answers time.Time
 	}
 	line := make(chan pending, 1<<16)
-	answers := make(chan func(until func(at time.Time)), 1<<16)
-	ended := make(chan struct{})
-	defer close(ended)
+	answers := make(chan func(), 1<<16)
 	defer close(line)
-	untils := func() func(at time.Time) { // one for each goroutine: an answer makes no timer
-		timer := time.NewTimer(0)
-		return func(at time.Time) {
-			timer.Reset(time.Until(at))
-			select {
-			case <-timer.C:
-			case <-ended:
-			}
-		}
-	}
-	go func() { // the server
+	// until sleeps, as threads that look at timers of channels at the same instant spoil the race
+	// detector (golang/go#78156).
+	until := func(at time.Time) { time.Sleep(time.Until(at)) }
+	f.served.Go(func() { // the server
 		defer close(answers)
-		until := untils()
 		for p := range line {
 			until(p.runs)
 			if ice := f.ice.Load(); ice != nil {
 				<-*ice
 			}
 			text := f.run(p.command)
-			answers <- func(until func(at time.Time)) {
+			answers <- func() {
 				until(p.answers)
 				if strings.HasPrefix(p.command[0], "EVAL") {
 					f.under.Add(-1)
@@ -115,13 +107,12 @@ func (f *far) serve(conn net.Conn) {
 				_, _ = io.WriteString(conn, text)
 			}
 		}
-	}()
-	go func() {
-		until := untils()
+	})
+	f.served.Go(func() {
 		for answer := range answers {
-			answer(until)
+			answer()
 		}
-	}()
+	})
 	in := bufio.NewReader(conn)
 	var last time.Time
 	for {
@@ -268,7 +259,10 @@ func awayBy(t *testing.T, f *far, c connection, o Options) *Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Close)
+	t.Cleanup(func() {
+		s.Close()
+		f.served.Wait() // the time of a bubble stands still when its test has ended
+	})
 	return s
 }
 
@@ -336,6 +330,9 @@ func awayCluster(t *testing.T, distance time.Duration, of func(slot int) int) (*
 	t.Cleanup(func() {
 		s.Close()
 		time.Sleep(20 * time.Second) // rueidis closes the connections of a cluster in the background
+		for _, f := range c.fars {
+			f.served.Wait()
+		}
 	})
 	return s, c
 }

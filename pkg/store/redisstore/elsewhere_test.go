@@ -178,7 +178,7 @@ func TestHitsThatRedisRefusesWhileSlotsMoveAreToldLater(t *testing.T) {
 	}
 }
 
-// The race detector finds a caller that reads what the answer to its call changes.
+// The race detector finds a caller that reads fields while the answer to its call changes them.
 func TestAHolderIsDecidedElsewhereWhileItsAnswerComes(t *testing.T) {
 	r := ownRedis(t)
 	s := open(t, urlOf("redis", r.Address()), Options{})

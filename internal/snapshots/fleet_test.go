@@ -16,23 +16,33 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// of runs a process of a fleet, which saves once for each number, after a time. of returns the
-// number that the process found, and its log.
-func of(t *testing.T, dir string, wait time.Duration, numbers ...int) (found int, log string) {
+// inFleet opens a directory as a process of a fleet does. change may change the options.
+func inFleet(t *testing.T, dir string, f files, change func(*Options)) (k *Keeper, log *bytes.Buffer, end func()) {
 	t.Helper()
 	s, err := memstore.New(memstore.Options{Savable: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
-	var lines bytes.Buffer
-	now := 0
+	log = new(bytes.Buffer)
 	d := lockfile.NewDirectory(dir, "states")
-	defer d.Close()
-	k, err := Open(t.Context(), Options{Dir: d, Store: s, Fleet: func() int { return now }, Member: func() string { return "" }, Logger: slog.New(slog.NewTextHandler(&lines, nil))})
-	if err != nil {
+	o := Options{
+		Dir: d, Store: s, Logger: slog.New(slog.NewTextHandler(log, nil)),
+		Fleet: func() int { return 0 }, Member: func() string { return "" },
+	}
+	change(&o)
+	if k, err = open(t.Context(), o, f); err != nil {
 		t.Fatal(err)
 	}
+	return k, log, func() { d.Close(); s.Close() }
+}
+
+// of runs a process of a fleet, which saves once for each number, after a time. of returns the
+// number that the process found, and its log.
+func of(t *testing.T, dir string, wait time.Duration, numbers ...int) (found int, log string) {
+	t.Helper()
+	now := 0
+	k, lines, end := inFleet(t, dir, system{}, func(o *Options) { o.Fleet = func() int { return now } })
+	defer end()
 	found = k.Fleet()
 	for _, now = range numbers {
 		time.Sleep(wait)
@@ -113,15 +123,13 @@ func TestANumberThatCannotBeSavedIsNoFailureOfTheCounts(t *testing.T) {
 func TestTheNameOfTheLastProcessOutlivesIt(t *testing.T) {
 	dir := t.TempDir()
 	for n, want := range []string{"", "process 0", "process 1"} {
-		s := must.Get(memstore.New(memstore.Options{Savable: true}))(t)
-		defer s.Close()
-		d := lockfile.NewDirectory(dir, "states")
-		o := Options{Dir: d, Store: s, Fleet: func() int { return 4 }, Member: func() string { return fmt.Sprint("process ", n) }, Logger: slog.New(slog.DiscardHandler)}
-		k := must.Get(Open(t.Context(), o))(t)
+		k, _, end := inFleet(t, dir, system{}, func(o *Options) {
+			o.Fleet, o.Member = func() int { return 4 }, func() string { return fmt.Sprint("process ", n) }
+		})
 		must.Do(t, k.Save(t.Context()))
 		if got := k.Former(); got != want {
 			t.Errorf("process %d: the former is %q, want %q", n, got, want)
 		}
-		d.Close()
+		end()
 	}
 }

@@ -1,40 +1,25 @@
 package snapshots
 
 import (
-	"bytes"
 	"errors"
-	"log/slog"
 	"math/rand/v2"
 	"strings"
 	"testing"
-
-	"github.com/weirproxy/weir/internal/lockfile"
-	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
 // returns runs the start of a process of a fleet, and then saves. returns has the records that
 // the process got, and its log.
 func returns(t *testing.T, dir string, f files) (got []string, log string) {
 	t.Helper()
-	s, err := memstore.New(memstore.Options{Savable: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	var lines bytes.Buffer
-	d := lockfile.NewDirectory(dir, "states")
-	defer d.Close()
-	o := Options{Dir: d, Store: s, Fleet: func() int { return 0 }, Member: func() string { return "" }, Logger: slog.New(slog.NewTextHandler(&lines, nil))}
-	o.Return = func(record []byte) error {
-		if got = append(got, string(record)); string(record) == "bad" {
-			return errors.New("not a record")
+	k, lines, end := inFleet(t, dir, f, func(o *Options) {
+		o.Return = func(record []byte) error {
+			if got = append(got, string(record)); string(record) == "bad" {
+				return errors.New("not a record")
+			}
+			return nil
 		}
-		return nil
-	}
-	k, err := open(t.Context(), o, f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	})
+	defer end()
 	_ = k.Save(t.Context()) // goes on without its directory
 	return got, lines.String()
 }

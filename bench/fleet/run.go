@@ -57,6 +57,9 @@ func measure(ctx context.Context, s scenario, c course) (r result, err error) {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if s.known {
+		c.calm = max(c.calm, 12*time.Second)
+	}
 	clients, rules, err := s.clients(&c)
 	if err != nil {
 		return r, err

@@ -263,6 +263,7 @@ func (f *fleet) failed(err error) {
 type load struct {
 	at    int64 // of the last count, in microseconds
 	count uint64
+	beats int     // in mean, loadMemory at most
 	mean  float64 // of the last seconds
 }
 
@@ -271,7 +272,7 @@ const (
 	loadLeast  = 8 // is added to each load: a few requests say little
 )
 
-// next returns the load at a beat.
+// next returns the load at a beat. 0: the process has just started, and the script takes the mean.
 func (l *load) next(at int64, demand *func() uint64) int64 {
 	if demand == nil {
 		return 0
@@ -279,14 +280,20 @@ func (l *load) next(at int64, demand *func() uint64) int64 {
 	count, since := (*demand)(), time.Duration(at-l.at)*time.Microsecond
 	if l.at == 0 || since >= fleetBeat/2 {
 		if l.at > 0 {
-			l.mean += (float64(count-l.count)/since.Seconds() - l.mean) / loadMemory
+			l.beats = min(l.beats+1, loadMemory)
+			l.mean += (float64(count-l.count)/since.Seconds() - l.mean) / float64(l.beats)
 		}
 		l.at, l.count = at, count
 	}
 	return l.told()
 }
 
-func (l *load) told() int64 { return int64(min(loadLeast+l.mean, 1<<32-1)) }
+func (l *load) told() int64 {
+	if l.beats < loadMemory {
+		return 0
+	}
+	return int64(min(loadLeast+l.mean, 1<<32-1))
+}
 
 // shareNow returns the share of this process. Redis may have given none, or have counted fewer
 // processes than are assumed. Then the name of this process chooses one of equal shares, and

@@ -394,22 +394,27 @@ func TestALoadIsToldWhenItChangesClearly(t *testing.T) {
 	}
 	for _, burst := range []uint64{4, 20, 100, 1000, 100_000} {
 		for cut := range uint64(11) {
-			var whole, parts load
-			var first, second uint64
-			var demands [2]func() uint64
-			demands[0], demands[1] = func() uint64 { return first }, func() uint64 { return second }
-			for n := range int64(60) {
-				switch n {
-				case 3:
-					first, second = burst, burst*cut/10
-				case 4:
-					second = burst
-				}
-				a := float64(whole.next(1+n*fleetBeat.Microseconds(), &demands[0]))
-				b := float64(parts.next(1+n*fleetBeat.Microseconds(), &demands[1]))
-				if n > 3 && math.Abs(a-b) > (a+b)/8+1 { // arcs stand still while loads are within an eighth of their mean
-					t.Fatalf("%d requests in a burst, %d0 %% of them in the first beat of another process: the loads are %v and %v after %d beats",
-						burst, cut, a, b, n-3)
+			for _, begins := range []int64{3, loadMemory + 3} {
+				var whole, parts load
+				var first, second uint64
+				var demands [2]func() uint64
+				demands[0], demands[1] = func() uint64 { return first }, func() uint64 { return second }
+				for n := range int64(60) {
+					switch n {
+					case begins:
+						first, second = burst, burst*cut/10
+					case begins + 1:
+						second = burst
+					}
+					a := float64(whole.next(1+n*fleetBeat.Microseconds(), &demands[0]))
+					b := float64(parts.next(1+n*fleetBeat.Microseconds(), &demands[1]))
+					if n < loadMemory && a+b > 0 {
+						t.Fatalf("the loads are %v and %v after %d beats", a, b, n)
+					}
+					if n > begins && math.Abs(a-b) > (a+b)/8+1 { // arcs stand still while loads are within an eighth of their mean
+						t.Fatalf("%d requests in a burst, %d0 %% of them in the first beat of another process: the loads are %v and %v after %d beats",
+							burst, cut, a, b, n-begins)
+					}
 				}
 			}
 		}

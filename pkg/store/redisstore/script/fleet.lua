@@ -6,7 +6,7 @@
 --   An instant: the answer counts the other processes that have not beaten since, or have something to tell. 0: the answer has 0.
 --   1 if the process leaves.
 --   The deadline, or 0: from this instant on nobody waits for the answer, and the beat does not count.
---   The load of the process.
+--   The load of the process. 0: it has just started, and counts as the mean of the others.
 --   The number of the beat, and of the last beat with an answer. 0: the process has no answer, or may be forgotten.
 --   The begin and the end of the arc that the process uses; 0 and 0: it has no arc.
 -- The answer has the instant, the number of processes, 1 if the process was known before, and the count. Then it has the begin and the end
@@ -59,15 +59,21 @@ local last = mine and read('<I4', raw, mine + NUMBER) or 0
 local beats = not leaves and (deadline == 0 or now < deadline) and (not mine or number > last)
 
 -- out has the new value in pieces. here is the index of the record of this process, and place the index of the process among all.
-local out, run, here, place, others, loads, begins, used, sum, untold, latest = { '' }, HEAD + 1, nil, nil, {}, {}, {}, 0, 0, 0, 0
+local out, run, here, place, others, loads, begins = { '' }, HEAD + 1, nil, nil, {}, {}, {}
+local used, sum, heavy, untold, latest = 0, 0, 0, 0, 0 -- heavy: processes whose load is known
 local function cut(stop)
   if stop > run then out[#out + 1] = raw:sub(run, stop - 1) end
   run = stop + SIZE
 end
+local function weigh(its, begin, stop)
+  loads[#loads + 1], begins[#begins + 1], used, sum = its, begin, used + stop - begin, sum + its
+  if its > 0 then heavy = heavy + 1 end
+end
 local function enter(at)
   cut(at)
   here, place = #out + 1, #loads + 1
-  out[here], loads[place], begins[place], used, sum = '', load, from, used + to - from, sum + load
+  out[here] = ''
+  weigh(load, from, to)
 end
 for at = run, #raw, SIZE do
   local beat, owes, its, begin, stop = read('<I7I1I4I4I4', raw, at + LOAD)
@@ -75,8 +81,8 @@ for at = run, #raw, SIZE do
   if at == mine and beats then
     enter(at)
   elseif not (at == mine and leaves or at == ended and beats) and now - beat < known and beat - now < known then
-    others[#others + 1], loads[#loads + 1], begins[#begins + 1] = at, its, begin
-    used, sum = used + stop - begin, sum + its
+    others[#others + 1] = at
+    weigh(its, begin, stop)
     if since > 0 and at ~= mine and (beat < since or owes == 1) then untold = untold + 1 end
   else
     cut(at)
@@ -110,10 +116,10 @@ end
 
 -- should returns the arc of this process when arcs have moved. The order of arcs stays.
 local function should()
-  local mean, before, total = math.max(1, math.floor(sum / #loads)), 0, 0
+  local mean, before, total = math.max(1, math.floor(sum / math.max(1, heavy))), 0, 0
   local least, near = math.ceil(mean / IDLE), mean / STILL
   local function weight(its)
-    if its - mean <= near and mean - its <= near then return mean end
+    if its == 0 or its - mean <= near and mean - its <= near then return mean end
     return its > least and its or least
   end
   for i = 1, #loads do

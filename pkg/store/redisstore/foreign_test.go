@@ -79,6 +79,36 @@ func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 	}
 }
 
+// Redis has certainly not charged hits of such a key, so each try is as good as the first.
+func TestHitsThatAForeignValueRefusesCountOnce(t *testing.T) {
+	s, clock := given(t, Options{})
+	for _, a := range algorithms.RateAlgorithms() {
+		t.Run(a.String(), func(t *testing.T) {
+			c := hit("refused", perAge(a, 100))
+			c.Hits = 3
+			must.Do(t, command(t, s, "HSET", s.name(&c), "x", "y").Error())
+			unknown := s.Stats().UnknownHits
+			s.Later(&c, clock.now(), store.Part{})
+			for range 3 {
+				s.sendAll()
+				eventually(t, "the outbox has its answers", s.idle)
+			}
+			must.Do(t, command(t, s, "DEL", s.name(&c)).Error())
+			s.sendAll()
+			told(t, s)
+			if a == algorithms.SlidingWindowLog { // a list may be written before the script fails
+				return
+			}
+			if got := remains(t, s, c); got != 97 {
+				t.Errorf("%d of 100 remain after 3 hits", got)
+			}
+			if got := s.Stats().UnknownHits - unknown; got != 0 {
+				t.Errorf("%d hits are unknown", got)
+			}
+		})
+	}
+}
+
 // The first begin clears the set, where holders may be left whose book Redis has evicted.
 func TestAForeignValueInPlaceOfSlotsIsAnErrorAndStays(t *testing.T) {
 	s, _ := given(t, Options{})

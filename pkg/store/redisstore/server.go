@@ -171,7 +171,7 @@ func (s *server) conclude(
 			b.end(errReleased, false)
 			return
 		default:
-			b.end(s.connection.Report(err), unapplied(err))
+			b.end(s.connection.Report(err), unapplied(err) || foreign(err) && b.writesLast())
 			return
 		}
 		us, tooLate, err := b.finish(reply)
@@ -224,6 +224,13 @@ func (s *server) again(b *batch, stepped bool, begun, now time.Time, giveUp bool
 		return nil
 	}
 	return rest
+}
+
+// writesLast reports whether the script writes nothing for the first group before it has read all
+// values.
+func (b *batch) writesLast() bool {
+	first := b.all[0].first
+	return len(first.holds) == 0 && !first.alone()
 }
 
 // foreign reports whether the script found a value of other programs. The script has not written

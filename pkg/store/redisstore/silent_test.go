@@ -274,8 +274,11 @@ func TestNobodyWaitsThroughAStoppedServer(t *testing.T) {
 				t.Errorf("a request waited for %v:%v", most, &c.times)
 			}
 			told(t, s)
-			eventually(t, "Redis counts each request once", func() bool { return count(t, s, charge) == uint64(c.asked()) })
-			t.Logf("%d requests, released %d:%v", c.asked(), front.Stats().Released, &c.times)
+			counted, asked, unknown := count(t, s, charge), uint64(c.asked()), s.Stats().UnknownHits
+			if counted < asked || counted > asked+unknown { // the silence may have ended the connection, and the answers with it
+				t.Errorf("Redis counts %d hits of %d requests, of which %d may count twice", counted, asked, unknown)
+			}
+			t.Logf("%d requests, released %d, unknown %d:%v", asked, front.Stats().Released, unknown, &c.times)
 		})
 	}
 }

@@ -34,7 +34,7 @@ type Service interface {
 	Observe(o limiter.Observer) (remove func()) // begins to observe all answered requests
 	Spent() store.Durations                     // the times of requests
 	Lost() uint64                               // requests that failed before the limiter
-	JSON(zeros bool) http.HandlerFunc           // the page /json; nil: no such page
+	JSON() http.HandlerFunc                     // the page /json; nil: no such page
 	Status(err error) error                     // an error of Limiter as a gRPC status
 	Panicked(value any) error                   // logs a recovered panic, as a gRPC status
 }

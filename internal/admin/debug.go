@@ -18,7 +18,7 @@ func (s *Server) Legacy() http.Handler {
 		code, answer := s.ready()
 		web.Text(w, code, answer)
 	}))
-	if json := s.options.Service.JSON(false); json != nil {
+	if json := s.options.Service.JSON(); json != nil {
 		pages = append(pages, web.At("/json", "", json))
 	}
 	return s.handler(pages...)

@@ -113,13 +113,20 @@ func (d *denials) line(ctx context.Context, r *adminv1.WatchedRequest, missed ui
 			slog.String("domain", printable.Text(r.GetDomain())), slog.String("descriptor", render.EntriesText(one.GetEntries())),
 			slog.String("rule", one.GetRule()), slog.String("place", render.Place(one.GetFile(), one.GetLine())), slog.Int64("hits", one.GetHits()),
 		}
-		if l := render.Deciding(one.GetLimits()); l != nil {
-			attrs = append(attrs, slog.String("limit", render.LimitText(l.GetLimit())),
-				slog.String("retry_after", l.GetRetryAfter().AsDuration().Round(time.Millisecond).String()))
+		if _, l := render.Deciding(one); l != nil {
+			attrs = append(attrs, slog.String("limit", render.LimitText(l.GetLimit())), waitAttr(one, l))
 		}
 		d.logger.LogAttrs(ctx, slog.LevelWarn, "a request was denied", append(attrs, slog.Uint64("not_logged", missed))...)
 		return
 	}
+}
+
+// waitAttr says when denied hits would pass.
+func waitAttr(d *adminv1.WatchedDescriptor, l *adminv1.WatchedLimit) slog.Attr {
+	if render.Never(d, l) {
+		return slog.Bool("never", true)
+	}
+	return slog.String("retry_after", l.GetRetryAfter().AsDuration().Round(time.Millisecond).String())
 }
 
 // levelOf returns the level of a name in any case.

@@ -28,7 +28,7 @@ func (s *Server) newPages() http.Handler {
 		web.At("GET /metrics", "metrics for Prometheus", s.metrics().ServeHTTP),
 		web.At("GET /rules", "rules in force, their origin, and the last load", web.Few(s.rules)),
 	)
-	if json := s.options.Service.JSON(true); json != nil {
+	if json := s.options.Service.JSON(); json != nil {
 		pages = append(pages, web.At("POST /json", "a RateLimitRequest as JSON", json))
 	}
 	if s.options.Pprof {

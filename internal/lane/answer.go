@@ -30,7 +30,7 @@ const maxQueued = 1 << 20
 // ask gives a call to the Handler, and sends the answer. s is nil for a call that has no stream.
 func (c *Conn) ask(id uint32, h *head, message []byte, s *stream) error {
 	o := &c.lane.options
-	c.call = Call{Stream: id, Timeout: h.timeout, Arrived: c.now, Large: len(message) > o.MaxInPlace, head: h}
+	c.call = Call{Stream: id, Timeout: h.timeout, Arrived: c.now, Large: len(message) > o.MaxInPlace, Exact: h.exact, head: h}
 	if s != nil && h.timeout > 0 {
 		c.call.Timeout = h.timeout - time.Duration(c.now-s.opened) // above 0, see endOfData
 	}

@@ -24,6 +24,7 @@ const (
 	kindReserved   // of gRPC, and no metadata
 	kindTE         // te
 	kindConnection // of HTTP/1 connections: forbidden
+	kindExact      // ExactHeader
 	kindBinary     // ends in -bin
 	kindInvalid    // not a name of a field
 )
@@ -67,6 +68,8 @@ func kindOf(name []byte) kind {
 		return kindReserved
 	case "te":
 		return kindTE
+	case ExactHeader:
+		return kindExact
 	case "connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade":
 		return kindConnection
 	}

@@ -160,12 +160,16 @@ func (e *ConnError) Error() string {
 // ErrNotHTTP2 is a connection that does not begin with the preface of HTTP/2.
 var ErrNotHTTP2 = errors.New("the client does not speak HTTP/2")
 
+// ExactHeader is the header by which a client asks for durations that are not rounded to seconds.
+const ExactHeader = "x-weir-exact"
+
 // Call is one call of the method. A Call is valid until [Handler.Answer] returns.
 type Call struct {
 	Stream  uint32        // unique on the connection
 	Timeout time.Duration // left at Arrived, as the client has set it; 0: no timeout
 	Arrived int64         // instant of the Receive that got the end of the message
 	Large   bool          // the message is above Options.MaxInPlace, and belongs to the handler
+	Exact   bool          // the client has sent ExactHeader with the value 1
 
 	head *head
 }

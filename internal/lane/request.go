@@ -16,6 +16,7 @@ import (
 // header block.
 type head struct {
 	ours     bool                // a valid call of the method
+	exact    bool                // see Call.Exact
 	timeout  time.Duration       // grpc-timeout; 0: not set
 	subtype  string              // of the content-type, behind "application/grpc+"
 	length   int64               // content-length; -1: not set
@@ -150,6 +151,8 @@ func (r *reader) field(f *field) {
 		r.timed = true
 	case kindEncoding:
 		r.encoding = f.value
+	case kindExact:
+		r.head.exact = r.head.exact || string(f.value) == "1"
 	case kindBinary:
 		if _, err := decodeBinary(string(f.value)); err != nil {
 			r.wrong = fmt.Sprintf("malformed binary metadata %q in header %q: %v", f.value, f.name, err)
@@ -211,7 +214,7 @@ func visible(list []field) []hpack.HeaderField {
 	for i := range list {
 		f := &list[i]
 		switch f.kind {
-		case kindOther, kindContentType, kindContentLength, kindAuthority:
+		case kindOther, kindContentType, kindContentLength, kindAuthority, kindExact:
 			all = append(all, hpack.HeaderField{Name: string(f.name), Value: string(f.value)})
 		case kindBinary:
 			value, _ := decodeBinary(string(f.value)) // read has checked it

@@ -382,6 +382,7 @@ type Result struct {
 	Remaining  uint32        // hits that would pass now; 0 when no limit applies
 	RetryAfter time.Duration // shortest wait after which the same hit passes without other traffic; 0 when allowed
 	ResetAfter time.Duration // wait until the key is idle; 0 when no limit applies
+	Never      bool          // one hit is more than the limit ever has: RetryAfter has no meaning
 }
 
 // Allow charges one hit to the descriptor with these entries and returns the decision. A descriptor
@@ -401,7 +402,7 @@ func (l *Limiter) Allow(ctx context.Context, domain string, entries ...Entry) (R
 	if s := &c.verdict.Statuses[0]; s.Outcome == Limited {
 		result.Limit, result.Remaining, result.ResetAfter = s.Limit.Requests, s.Decision.Remaining, s.Decision.ResetAfter
 		if !result.Allowed {
-			result.RetryAfter = s.Decision.RetryAfter
+			result.RetryAfter, result.Never = s.Decision.RetryAfter, s.Never
 		}
 	}
 	return result, nil

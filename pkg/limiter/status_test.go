@@ -240,3 +240,49 @@ func answer(err error, v *limiter.Verdict) string {
 	}
 	return text
 }
+
+const neverRules = `
+domain: d
+descriptors:
+  - {key: bucket, rate_limit: {unit: hour, requests_per_unit: 2, algorithm: token_bucket, burst: 4}}
+  - {key: ban, rate_limit: {unit: hour, requests_per_unit: 0}}
+  - {key: two, rate_limits: [{unit: day, requests_per_unit: 2}, {unit: second, requests_per_unit: 1}]}
+  - {key: slots, rate_limit: {algorithm: concurrency, max_in_flight: 2, hold: {begin: begin, end: end, at_most: 1h}}}
+  - {key: tokens, rate_limit: {unit: hour, requests_per_unit: 2, hold: {begin: begin, end: end, at_most: 1h}}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}
+`
+
+func TestAStatusSaysThatItsHitsNeverPass(t *testing.T) {
+	tests := map[string]struct {
+		ask   string
+		never bool
+	}{
+		"a wait":                               {"bucket=spent hits=3", false},
+		"as many as the capacity":              {"bucket=spent hits=4", false},
+		"one more than the capacity":           {"bucket=a hits=5", true},
+		"the most hits":                        {"bucket=a hits=4294967295", true},
+		"a ban":                                {"ban=a", true},
+		"a probe of a ban":                     {"ban=a hits=0", false},
+		"a refund of a ban":                    {"ban=a hits=5 refund", false},
+		"another limit has the longer wait":    {"two=a hits=2", true},
+		"an override":                          {"bucket=a hits=2 override=1", true},
+		"a begin of more than the slots":       {"slots=a,begin=r hits=3", true},
+		"a begin that waits":                   {"slots=spent,begin=r", false},
+		"an end, which always passes":          {"tokens=a,end=r hits=100", false},
+		"in shadow mode, which denies nothing": {"shadow=a hits=2", true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, neverRules)
+				f.check(request("d", "bucket=spent hits=4", "slots=spent,begin=1 hits=2"))
+				f.check(request("d", "two=a"))
+				var v limiter.Verdict
+				must.Do(t, f.Check(t.Context(), request("d", test.ask), &v))
+				if s := v.Statuses[0]; s.Never != test.never || s.Never && s.Decision.Allowed {
+					t.Errorf("never %t, %+v; want never %t", s.Never, s.Decision, test.never)
+				}
+			})
+		})
+	}
+}

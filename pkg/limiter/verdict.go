@@ -63,8 +63,8 @@ type DescriptorStatus struct {
 	Overridden bool              // the limit came with the request
 
 	// Of a Limited descriptor: the limit that decided, the decision, and the hits (negative for a
-	// refund). Of several limits the denying one with the longest retry decides, else the one with the
-	// least remaining.
+	// refund). Of several limits the denying one with the longest retry decides, but one that can never
+	// admit the hits goes before. If all admit them, the one with the least remaining decides.
 	Limit    *descriptors.Limit
 	Decision algorithms.Decision
 	Hits     int64
@@ -77,6 +77,7 @@ type DescriptorStatus struct {
 	Source store.Source
 
 	OverLimit bool // denied, and not in shadow mode
+	Never     bool // denied, and the hits are more than the limit ever has; false under a grant, which ends
 	Quota     bool // the limit is a quota: the request passes while one of its quotas has room
 	Shadowed  bool // denied in shadow mode, and reported as allowed
 
@@ -145,13 +146,7 @@ func (v *Verdict) tellSource() {
 func (v *Verdict) sum(s *DescriptorStatus) {
 	best := s.charge
 	for i := best + 1; i < s.charge+s.count; i++ {
-		d, b := &v.decisions[i], &v.decisions[best]
-		switch {
-		case d.Allowed != b.Allowed:
-			if !d.Allowed {
-				best = i
-			}
-		case d.Allowed && d.Remaining < b.Remaining, !d.Allowed && d.RetryAfter > b.RetryAfter:
+		if v.before(i, best) {
 			best = i
 		}
 	}
@@ -162,8 +157,27 @@ func (v *Verdict) sum(s *DescriptorStatus) {
 	}
 	if !s.Decision.Allowed {
 		s.Shadowed = s.Rule != nil && s.Rule.Shadow && !s.Overridden
-		s.OverLimit = !s.Shadowed
+		s.OverLimit, s.Never = !s.Shadowed, v.never(best)
 	}
+}
+
+// before reports whether charge i decides about a descriptor before charge j.
+func (v *Verdict) before(i, j int) bool {
+	a, b := &v.decisions[i], &v.decisions[j]
+	switch {
+	case a.Allowed != b.Allowed:
+		return b.Allowed
+	case a.Allowed:
+		return a.Remaining < b.Remaining
+	case v.never(i) != v.never(j):
+		return v.never(i)
+	}
+	return a.RetryAfter > b.RetryAfter
+}
+
+// never reports whether the hits of charge i are more than its limit ever has.
+func (v *Verdict) never(i int) bool {
+	return v.terms[i].grant == nil && v.charges[i].Hits > int64(v.charges[i].Limit.Capacity())
 }
 
 // quotas keeps charges from denying a request with a descriptor without a limit: with Options.Quota

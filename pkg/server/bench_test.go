@@ -67,7 +67,7 @@ func BenchmarkEncode(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		c.answer = appendResponse(c.answer[:0], &c.verdict)
+		c.answer = form{}.appendResponse(c.answer[:0], &c.verdict)
 	}
 }
 

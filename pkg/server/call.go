@@ -25,6 +25,7 @@ type call struct {
 	span    trace.Span      // from begin to end; nil: tracing is off
 	room    int64           // bytes that a heavy call has taken of the bound, until end
 	answer  []byte          // the encoded response; memory for the next one
+	exact   bool            // the client asks for durations that are not rounded to seconds
 
 	later
 }

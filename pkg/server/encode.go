@@ -15,18 +15,24 @@ const (
 	codeOverLimit = 2
 )
 
-func appendResponse(b []byte, v *limiter.Verdict) []byte {
+// form is the form of an answer.
+type form struct {
+	exact    bool // durations are in nanoseconds, and hits that never pass have none; else in seconds, for Envoy
+	original bool // see Options.Original
+}
+
+func (f form) appendResponse(b []byte, v *limiter.Verdict) []byte {
 	b = appendVarint(b, 1, code(v.OverLimit))
 	for i := range v.Statuses {
 		var inner int
 		b, inner = open(b, 2)
-		b = shut(appendStatus(b, &v.Statuses[i]), inner)
+		b = shut(f.appendStatus(b, &v.Statuses[i]), inner)
 	}
 	return b
 }
 
 // appendStatus appends the fields of a RateLimitResponse.DescriptorStatus.
-func appendStatus(b []byte, s *limiter.DescriptorStatus) []byte {
+func (f form) appendStatus(b []byte, s *limiter.DescriptorStatus) []byte {
 	b = appendVarint(b, 1, code(s.OverLimit))
 	switch s.Outcome {
 	case limiter.Limited:
@@ -34,8 +40,10 @@ func appendStatus(b []byte, s *limiter.DescriptorStatus) []byte {
 		b, inner = open(b, 2)
 		b = shut(appendLimit(b, s), inner)
 		b = appendVarint(b, 3, uint64(s.Decision.Remaining))
-		b, inner = open(b, 4)
-		b = shut(appendVarint(b, 1, wait(s)), inner)
+		if d, ok := f.wait(s); ok {
+			b, inner = open(b, 4)
+			b = shut(f.appendDuration(b, d), inner)
+		}
 	case limiter.Unlimited:
 		b = appendVarint(b, 3, math.MaxUint32)
 	case limiter.NoLimit, limiter.Replaced:
@@ -58,16 +66,26 @@ func appendLimit(b []byte, s *limiter.DescriptorStatus) []byte {
 	return b
 }
 
-// wait returns duration_until_reset in whole seconds, rounded up, because Envoy drops fractions.
-// Over limit, the wait ends when the same hits would pass, else when the key is idle. A limit in
-// shadow mode always reports the latter.
-func wait(s *limiter.DescriptorStatus) uint64 {
-	if s.OverLimit {
-		return seconds(s.Decision.RetryAfter)
+// wait returns duration_until_reset. Over limit, the wait ends when the same hits would pass, else
+// when the key is idle. A limit in shadow mode always reports the latter. Hits that never pass have
+// no such wait. Envoy gets one: without one, its own retry-after would be 1.
+func (f form) wait(s *limiter.DescriptorStatus) (d time.Duration, ok bool) {
+	if !s.OverLimit {
+		return s.Decision.ResetAfter, true
 	}
-	return seconds(s.Decision.ResetAfter)
+	return s.Decision.RetryAfter, !f.exact || !s.Never
 }
 
+// appendDuration appends the fields of a google.protobuf.Duration. Envoy drops fractions of
+// seconds.
+func (f form) appendDuration(b []byte, d time.Duration) []byte {
+	if f.exact {
+		return appendVarint(appendVarint(b, 1, uint64(d/time.Second)), 2, uint64(d%time.Second))
+	}
+	return appendVarint(b, 1, seconds(d))
+}
+
+// seconds returns a duration in whole seconds, rounded up.
 func seconds(d time.Duration) uint64 {
 	n := uint64(d / time.Second)
 	if d%time.Second > 0 {

@@ -20,7 +20,7 @@ import (
 )
 
 // response writes a verdict with generated code, which appendResponse must agree with.
-func response(v *limiter.Verdict) *ratelimitv3.RateLimitResponse {
+func response(v *limiter.Verdict, exact bool) *ratelimitv3.RateLimitResponse {
 	codes := map[bool]ratelimitv3.RateLimitResponse_Code{
 		false: ratelimitv3.RateLimitResponse_OK, true: ratelimitv3.RateLimitResponse_OVER_LIMIT,
 	}
@@ -37,7 +37,13 @@ func response(v *limiter.Verdict) *ratelimitv3.RateLimitResponse {
 				wait = in.Decision.RetryAfter
 			}
 			s.LimitRemaining = in.Decision.Remaining
-			s.DurationUntilReset = &durationpb.Duration{Seconds: int64((uint64(wait) + 999_999_999) / 1_000_000_000)}
+			s.DurationUntilReset = durationpb.New(wait)
+			if !exact {
+				s.DurationUntilReset = &durationpb.Duration{Seconds: int64((uint64(wait) + 999_999_999) / 1_000_000_000)}
+			}
+			if in.OverLimit && in.Never && exact {
+				s.DurationUntilReset = nil
+			}
 			s.CurrentLimit = &ratelimitv3.RateLimitResponse_RateLimit{
 				RequestsPerUnit: in.Limit.Requests,
 				Unit:            ratelimitv3.RateLimitResponse_RateLimit_Unit(in.Limit.Unit),
@@ -76,16 +82,18 @@ func TestEncodingIsThatOfGeneratedCodeByteForByte(t *testing.T) {
 		{Outcome: limiter.Unlimited},
 		{},
 	}}
-	want := must.Get(proto.MarshalOptions{Deterministic: true}.Marshal(response(v)))(t)
-	if diff := cmp.Diff(want, appendResponse(nil, v)); diff != "" {
+	want := must.Get(proto.MarshalOptions{Deterministic: true}.Marshal(response(v, false)))(t)
+	if diff := cmp.Diff(want, form{}.appendResponse(nil, v)); diff != "" {
 		t.Errorf("appendResponse (-want +got):\n%s", diff)
 	}
 }
 
 func FuzzEncode(f *testing.F) {
-	f.Add(uint8(2), uint8(3), uint32(10), uint32(3), uint8(1), uint32(1), "name", int64(5e9), int64(1), true)
-	f.Add(uint8(9), uint8(1), uint32(1<<32-1), uint32(1<<32-1), uint8(200), uint32(1<<32-1), strings.Repeat("n", 200), int64(1<<63-1), int64(1<<63-1), false)
-	f.Fuzz(func(t *testing.T, n, outcome uint8, requests, remaining uint32, unit uint8, multiplier uint32, name string, retry, reset int64, over bool) {
+	f.Add(uint8(2), uint8(3), uint32(10), uint32(3), uint8(1), uint32(1), "name", int64(5e9), int64(1), true, true, false)
+	f.Add(uint8(9), uint8(1), uint32(1<<32-1), uint32(1<<32-1), uint8(200), uint32(1<<32-1), strings.Repeat("n", 200), int64(1<<63-1), int64(1<<63-1), false, true, true)
+	f.Fuzz(func(t *testing.T, n, outcome uint8, requests, remaining uint32, unit uint8, multiplier uint32, name string, retry, reset int64,
+		over, exact, never bool,
+	) {
 		limit := &descriptors.Limit{
 			Limit: algorithms.Limit{Requests: requests}, Name: strings.ToValidUTF8(name, ""),
 			Unit: descriptors.Unit(unit), Multiplier: multiplier,
@@ -95,6 +103,7 @@ func FuzzEncode(f *testing.F) {
 			v.Statuses = append(v.Statuses, limiter.DescriptorStatus{
 				Outcome:   limiter.Outcome((outcome + i) % 4),
 				OverLimit: over && i%2 == 0,
+				Never:     never && i%3 == 0,
 				Limit:     limit,
 				Decision: algorithms.Decision{
 					Remaining: remaining, RetryAfter: time.Duration(max(retry, 0)), ResetAfter: time.Duration(max(reset, 0)),
@@ -102,8 +111,8 @@ func FuzzEncode(f *testing.F) {
 			})
 		}
 		got := new(ratelimitv3.RateLimitResponse)
-		must.Do(t, proto.Unmarshal(appendResponse(nil, v), got))
-		if diff := cmp.Diff(response(v), got, protocmp.Transform()); diff != "" {
+		must.Do(t, proto.Unmarshal(form{exact: exact}.appendResponse(nil, v), got))
+		if diff := cmp.Diff(response(v, exact), got, protocmp.Transform()); diff != "" {
 			t.Errorf("appendResponse (-want +got):\n%s", diff)
 		}
 	})

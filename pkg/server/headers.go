@@ -14,9 +14,9 @@ import (
 func (h *Headers) append(b []byte, v *limiter.Verdict) []byte {
 	if h.RateLimit {
 		if s := nearest(v); s != nil {
-			b = appendHeader(b, h.Limit, strconv.FormatUint(uint64(s.Limit.Requests), 10))
+			b = appendHeader(b, h.Limit, strconv.FormatUint(uint64(max(s.Limit.Requests, s.Limit.Capacity())), 10))
 			b = appendHeader(b, h.Remaining, strconv.FormatUint(uint64(s.Decision.Remaining), 10))
-			b = appendHeader(b, h.Reset, strconv.FormatUint(wait(s), 10))
+			b = appendHeader(b, h.Reset, strconv.FormatUint(untilReset(s), 10))
 		}
 	}
 	if h.IETF {
@@ -26,9 +26,20 @@ func (h *Headers) append(b []byte, v *limiter.Verdict) []byte {
 		}
 	}
 	if h.RetryAfter && v.OverLimit {
-		b = appendHeader(b, "retry-after", strconv.FormatUint(max(seconds(retryAfter(v)), 1), 10))
+		if wait, ok := retryAfter(v); ok {
+			b = appendHeader(b, "retry-after", strconv.FormatUint(max(seconds(wait), 1), 10))
+		}
 	}
 	return b
+}
+
+// untilReset returns the seconds until the hits of a status would pass; until the key is idle, if
+// they pass now or never.
+func untilReset(s *limiter.DescriptorStatus) uint64 {
+	if s.OverLimit && !s.Never {
+		return seconds(s.Decision.RetryAfter)
+	}
+	return seconds(s.Decision.ResetAfter)
 }
 
 // appendHeader appends a config.core.v3.HeaderValue as one of response_headers_to_add.
@@ -57,31 +68,33 @@ func nearest(v *limiter.Verdict) *limiter.DescriptorStatus {
 }
 
 // retryAfter returns the wait after which a request that is over limit would pass without other
-// traffic. Every limit that denies alone must have room then, and at least one quota.
-func retryAfter(v *limiter.Verdict) time.Duration {
-	var wait, quota time.Duration
+// traffic. Every limit that denies alone must have room then, and at least one quota. Without such
+// a wait ok is false.
+func retryAfter(v *limiter.Verdict) (wait time.Duration, ok bool) {
+	quota := time.Duration(-1) // -1: of all spent quotas, each one denies the hits for ever
 	quotas, spent := 0, 0
+	ok = true
 	for i := range v.Statuses {
 		s := &v.Statuses[i]
 		switch {
 		case s.Outcome != limiter.Limited:
 		case !isQuota(s):
 			if s.OverLimit {
-				wait = max(wait, s.Decision.RetryAfter)
+				wait, ok = max(wait, s.Decision.RetryAfter), ok && !s.Never
 			}
 		default:
 			quotas++
 			if s.OverLimit {
-				if spent++; spent == 1 || s.Decision.RetryAfter < quota {
+				if spent++; !s.Never && (quota < 0 || s.Decision.RetryAfter < quota) {
 					quota = s.Decision.RetryAfter
 				}
 			}
 		}
 	}
 	if quotas > 0 && spent == quotas {
-		wait = max(wait, quota)
+		wait, ok = max(wait, quota), ok && quota >= 0
 	}
-	return wait
+	return wait, ok
 }
 
 // isQuota reports whether the limit counts as a quota. Shadow mode goes before quota mode.
@@ -113,7 +126,7 @@ func policiesOf(v *limiter.Verdict) []policy {
 		}
 		p := &all[slices.IndexFunc(all, func(p policy) bool { return p.limit == s.Limit })]
 		if !p.reported || s.Decision.Remaining < p.remaining {
-			p.reported, p.remaining, p.seconds = true, s.Decision.Remaining, wait(s)
+			p.reported, p.remaining, p.seconds = true, s.Decision.Remaining, untilReset(s)
 		}
 	}
 	return all
@@ -137,7 +150,8 @@ func add(all []policy, limit *descriptors.Limit) []policy {
 //	"minute";q=100;w=60, "daily";q=1000;w=86400
 //	"minute";r=50;t=30
 //
-// A period that is not whole seconds goes without its window, which the draft cannot express.
+// A limit that is not full at Requests also has its capacity: `"second";q=20;w=1;burst=100`. A
+// period that is not whole seconds goes without its window, which the draft cannot express.
 // Concurrency has a unit of its own there: `"concurrency";q=50;qu="concurrent-requests"`.
 func fieldsOf(all []policy) (policies, limits string) {
 	var quota, rest []byte
@@ -148,6 +162,9 @@ func fieldsOf(all []policy) (policies, limits string) {
 			quota = append(quota, `;qu="concurrent-requests"`...)
 		} else if period%time.Second == 0 {
 			quota = fmt.Appendf(quota, ";w=%d", period/time.Second)
+		}
+		if capacity := p.limit.Capacity(); capacity != p.limit.Requests {
+			quota = fmt.Appendf(quota, ";burst=%d", capacity)
 		}
 		if p.reported {
 			rest = fmt.Appendf(appendItem(rest, p.name), ";r=%d;t=%d", p.remaining, p.seconds)

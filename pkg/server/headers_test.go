@@ -31,6 +31,9 @@ descriptors:
       - {unit: second, requests_per_unit: 10, name: 'sp"ik\e'}
       - {unit: day, unit_multiplier: 7, requests_per_unit: 1000}
       - {period: 1500ms, requests_per_unit: 20}
+  - {key: burst, rate_limit: {unit: second, requests_per_unit: 20, algorithm: token_bucket, burst: 100}}
+  - {key: meter, rate_limit: {unit: second, requests_per_unit: 20, algorithm: token_bucket, burst: 1}}
+  - {key: never, rate_limits: [{unit: minute, requests_per_unit: 1}, {unit: second, requests_per_unit: 1}]}
   - {key: slots, rate_limit: {algorithm: concurrency, max_in_flight: 1, hold: {begin: request, end: done, at_most: 70s}}}
   - {key: tenant, rate_limit: {table: tenants.csv, unit: minute, requests_per_unit: 3}}
 `
@@ -79,11 +82,35 @@ func TestResponseHeaders(t *testing.T) {
 		}},
 		{"retry_after_over_limit", retry, twice(descriptor("bucket", "a")), [][2]string{{"retry-after", "60"}}},
 		{"no_retry_after_when_ok", retry, once(descriptor("bucket", "a")), [][2]string{}},
-		{"retry_after_of_the_last_to_have_room", retry, once(hits(2, "narrow", "a"), hits(101, "wide", "a")), [][2]string{{"retry-after", "50"}}},
-		{"retry_after_of_the_first_quota_to_have_room", retry, once(hits(2, "quota", "a"), hits(2, "other", "a")), [][2]string{{"retry-after", "3590"}}},
-		{"retry_after_not_of_a_quota_that_does_not_matter", retry, once(
-			hits(2, "other", "a"), descriptor("quota", "a"), hits(2, "narrow", "a"),
-		), [][2]string{{"retry-after", "1"}}},
+		{"retry_after_of_the_last_to_have_room", retry, [][]*commonv3.RateLimitDescriptor{
+			{descriptor("narrow", "a")}, {hits(100, "wide", "a")}, {descriptor("narrow", "a"), descriptor("wide", "a")},
+		}, [][2]string{{"retry-after", "50"}}},
+		{"retry_after_of_the_first_quota_to_have_room", retry, [][]*commonv3.RateLimitDescriptor{
+			{descriptor("quota", "a"), descriptor("other", "a")}, {descriptor("quota", "a"), descriptor("other", "a")},
+		}, [][2]string{{"retry-after", "3590"}}},
+		{"retry_after_not_of_a_quota_that_does_not_matter", retry, [][]*commonv3.RateLimitDescriptor{
+			{descriptor("narrow", "a")}, {hits(2, "other", "a"), descriptor("quota", "a"), descriptor("narrow", "a")},
+		}, [][2]string{{"retry-after", "1"}}},
+		{"no_retry_after_above_the_capacity", retry, once(hits(2, "bucket", "a")), [][2]string{}},
+		{"no_retry_after_above_the_burst", retry, once(hits(101, "burst", "a")), [][2]string{}},
+		{"no_retry_after_of_more_than_the_slots", retry, once(hits(2, "slots", "a", "request", "r1")), [][2]string{}},
+		{"no_retry_after_beside_a_wait", retry, [][]*commonv3.RateLimitDescriptor{
+			{descriptor("wide", "a")}, {hits(99, "wide", "a")}, {descriptor("wide", "a"), hits(2, "narrow", "a")},
+		}, [][2]string{}},
+		{"no_retry_after_with_one_of_two_limits", retry, twice(hits(2, "never", "a")), [][2]string{}},
+		{"no_retry_after_of_quotas_that_never_have_room", retry, once(hits(2, "quota", "a"), hits(2, "other", "a")), [][2]string{}},
+		{"retry_after_of_the_only_quota_that_can_have_room", retry, [][]*commonv3.RateLimitDescriptor{
+			{descriptor("other", "a")}, {hits(2, "quota", "a"), descriptor("other", "a")},
+		}, [][2]string{{"retry-after", "86390"}}},
+		{"burst", classic, once(descriptor("burst", "a")), [][2]string{
+			{"RateLimit-Limit", "100"}, {"RateLimit-Remaining", "99"}, {"RateLimit-Reset", "1"},
+		}},
+		{"burst_below_the_requests", classic, once(descriptor("meter", "a")), [][2]string{
+			{"RateLimit-Limit", "20"}, {"RateLimit-Remaining", "0"}, {"RateLimit-Reset", "1"},
+		}},
+		{"ietf_burst", ietf, once(descriptor("burst", "a"), descriptor("meter", "a")), [][2]string{
+			{"RateLimit-Policy", `"second";q=20;w=1;burst=100, "second-2";q=20;w=1;burst=1`}, {"RateLimit", `"second";r=99;t=1, "second-2";r=0;t=1`},
+		}},
 		{"ietf", ietf, once(descriptor("both", "a"), descriptor("wide", "a")), [][2]string{
 			{"RateLimit-Policy", `"sp\"ik\\e";q=10;w=1, "7day";q=1000;w=604800, "1.5s";q=20, "minute";q=100;w=60`},
 			{"RateLimit", `"sp\"ik\\e";r=9;t=1, "minute";r=99;t=50`},
@@ -187,7 +214,7 @@ func TestDynamicMetadataHasTheShapeOfTheReference(t *testing.T) {
 			"descriptors": []any{
 				map[string]any{"entries": []any{"a=x"}},
 				map[string]any{"entries": []any{"b=x"}},
-				map[string]any{"entries": []any{"spent=x"}},
+				map[string]any{"entries": []any{"spent=x"}, "never": true},
 				map[string]any{"entries": []any{"free=x"}},
 				map[string]any{"entries": []any{"a=y"}},
 			},

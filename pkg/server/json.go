@@ -9,6 +9,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"slices"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/weirproxy/weir/internal/lane"
 	"github.com/weirproxy/weir/internal/wire"
 	"github.com/weirproxy/weir/internal/wire/web"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -28,16 +30,17 @@ import (
 // RateLimitRequest in protobuf's JSON with a RateLimitResponse. The status is 200, 429 over limit,
 // 400 for an invalid request, 413 for a large one, and 503 when too many are under way. A request
 // that Options.JSON does not allow gets 403, 415 or 421. The request takes the way of
-// ShouldRateLimit. With zeros the answer shows a limitRemaining of 0, which protobuf's JSON, and
-// envoyproxy/ratelimit, leave out. The caller answers panics.
-func (s *Server) JSON(zeros bool) http.HandlerFunc {
+// ShouldRateLimit. Without Options.Original the answer shows a limitRemaining of 0, which protobuf's
+// JSON leaves out. Hits that never pass then have never: true in place of a wait. The caller answers
+// panics.
+func (s *Server) JSON() http.HandlerFunc {
 	o := s.options.JSON
 	if o.From == JSONOff {
 		return nil
 	}
 	bound := int64(s.options.MaxRequestBytes)
 	large := wire.NewBudget(max(jsonLarge, bound))
-	answer := s.answerBody(zeros, max(jsonBytes, bound))
+	answer := s.answerBody(max(jsonBytes, bound))
 	return web.AtMost(jsonArriving, func(w http.ResponseWriter, r *http.Request) {
 		if no := o.refuse(r); no != nil {
 			web.Text(w, no.code, no.text)
@@ -60,7 +63,7 @@ func (s *Server) JSON(zeros bool) http.HandlerFunc {
 
 // answerBody returns a function that answers a request whose body has arrived. The requests under
 // way have at most so many bytes together.
-func (s *Server) answerBody(zeros bool, most int64) func(w http.ResponseWriter, r *http.Request, body []byte) {
+func (s *Server) answerBody(most int64) func(w http.ResponseWriter, r *http.Request, body []byte) {
 	o := s.options.JSON
 	decided := make(web.Places, jsonRequests)
 	bodies, objects := wire.NewBudget(most), wire.NewBudget(jsonObjects)
@@ -92,13 +95,14 @@ func (s *Server) answerBody(zeros bool, most int64) func(w http.ResponseWriter, 
 			web.Text(w, http.StatusForbidden, err.Error())
 			return
 		}
-		s.answerJSON(w, r, request, zeros)
+		s.answerJSON(w, r, request)
 	}
 }
 
-func (s *Server) answerJSON(w http.ResponseWriter, r *http.Request, request *ratelimitv3.RateLimitRequest, zeros bool) {
+func (s *Server) answerJSON(w http.ResponseWriter, r *http.Request, request *ratelimitv3.RateLimitRequest) {
 	response := new(ratelimitv3.RateLimitResponse)
-	if err := s.exchange(r, request, response); err != nil {
+	never, err := s.exchange(r, request, response)
+	if err != nil {
 		failed := status.Convert(err)
 		if failed.Code() == codes.ResourceExhausted {
 			web.Busy(w)
@@ -108,8 +112,8 @@ func (s *Server) answerJSON(w http.ResponseWriter, r *http.Request, request *rat
 		return
 	}
 	answer, err := protojson.Marshal(response)
-	if err == nil && zeros {
-		answer, err = withZeros(answer)
+	if err == nil && !s.options.Original {
+		answer, err = complete(answer, never)
 	}
 	if err != nil {
 		web.Text(w, http.StatusInternalServerError, textPanic)
@@ -122,9 +126,9 @@ func (s *Server) answerJSON(w http.ResponseWriter, r *http.Request, request *rat
 	_, _ = w.Write(answer)
 }
 
-// withZeros adds a limitRemaining of 0 to every status of a RateLimitResponse that has a limit and
-// none left.
-func withZeros(answer []byte) ([]byte, error) {
+// complete adds a limitRemaining of 0 to every status of a RateLimitResponse that has a limit and
+// none left. The statuses of the indexes in never get never: true in place of a wait.
+func complete(answer []byte, never []int) ([]byte, error) {
 	var response map[string]json.RawMessage
 	var statuses []map[string]json.RawMessage
 	if err := json.Unmarshal(answer, &response); err != nil {
@@ -141,6 +145,10 @@ func withZeros(answer []byte) ([]byte, error) {
 			s["limitRemaining"] = json.RawMessage("0")
 		}
 	}
+	for _, i := range never {
+		statuses[i]["never"] = json.RawMessage("true")
+		delete(statuses[i], "durationUntilReset")
+	}
 	var err error
 	if response["statuses"], err = json.Marshal(statuses); err != nil {
 		return nil, err
@@ -148,8 +156,11 @@ func withZeros(answer []byte) ([]byte, error) {
 	return json.Marshal(response)
 }
 
-func (s *Server) exchange(r *http.Request, request *ratelimitv3.RateLimitRequest, response *ratelimitv3.RateLimitResponse) (err error) {
-	c := &call{begun: time.Now(), ctx: r.Context(), client: browsing{r}}
+// exchange answers a request. never are the indexes of the descriptors with hits that never pass.
+func (s *Server) exchange(
+	r *http.Request, request *ratelimitv3.RateLimitRequest, response *ratelimitv3.RateLimitResponse,
+) (never []int, err error) {
+	c := &call{begun: time.Now(), ctx: r.Context(), client: browsing{r}, exact: slices.Contains(r.Header.Values(lane.ExactHeader), "1")}
 	defer s.service.survive(c, &err)
 	convert(request, &c.request)
 	if s.options.Tracer != nil {
@@ -160,9 +171,14 @@ func (s *Server) exchange(r *http.Request, request *ratelimitv3.RateLimitRequest
 		err = s.service.answer(c)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return proto.Unmarshal(c.answer, response)
+	for i := range c.verdict.Statuses {
+		if d := &c.verdict.Statuses[i]; d.OverLimit && d.Never {
+			never = append(never, i)
+		}
+	}
+	return never, proto.Unmarshal(c.answer, response)
 }
 
 // convert turns a message into r, which must be empty, as decode does with the bytes of the

@@ -33,8 +33,8 @@ import (
 )
 
 // jsonOf returns the page /json as a server of pages has it.
-func jsonOf(s *Server, zeros bool) http.Handler {
-	handle := s.JSON(zeros)
+func jsonOf(s *Server) http.Handler {
+	handle := s.JSON()
 	if handle == nil {
 		return http.NotFoundHandler()
 	}
@@ -87,21 +87,19 @@ func TestJSONIsShouldRateLimit(t *testing.T) {
 func TestJSONShowsThatNoneAreLeft(t *testing.T) {
 	once(t)
 	synctest.Test(t, func(t *testing.T) {
-		f := start(t, everything, nil)
 		const ask = `{"domain": "edge", "descriptors": [{"entries": [{"key": "minute", "value": "a"}], "hitsAddend": "2"}, {"entries": [{"key": "nothing"}]}]}`
-		for i, handler := range []http.Handler{f.json, jsonOf(f.server, false)} {
-			w := httptest.NewRecorder()
-			handler.ServeHTTP(w, fromHere(t, "POST", "/json", ask))
+		for i, original := range []bool{false, true} {
+			w := start(t, everything, func(o *Options) { o.Original = original }).fetch(t, "POST", "/json", ask)
 			var got struct{ Statuses []map[string]any }
 			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || len(got.Statuses) != 2 {
 				t.Fatalf("/json: got %v of %s", err, w.Body)
 			}
 			// envoyproxy/ratelimit leaves the 0 out, and a descriptor without a limit has no number.
 			if left, shown := got.Statuses[0]["limitRemaining"]; shown != (i == 0) || shown && left != 0.0 {
-				t.Errorf("handler %d: limitRemaining: got %v, shown %t", i, left, shown)
+				t.Errorf("original %t: limitRemaining: got %v, shown %t", original, left, shown)
 			}
 			if _, shown := got.Statuses[1]["limitRemaining"]; shown {
-				t.Errorf("handler %d: limitRemaining without a limit", i)
+				t.Errorf("original %t: limitRemaining without a limit", original)
 			}
 		}
 	})
@@ -201,8 +199,8 @@ func TestJSONTakesRequestsOfThisMachineOnly(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := start(t, everything, func(o *Options) { o.JSON = test.json })
-				for name, pages := range map[string]http.Handler{"with zeros": f.json, "without": jsonOf(f.server, false)} {
+				for _, original := range []bool{false, true} {
+					f := start(t, everything, func(o *Options) { o.JSON, o.Original = test.json, original })
 					r, w := fromHere(t, "POST", "/json", askMinute), httptest.NewRecorder()
 					r.RemoteAddr = test.from
 					for header, value := range test.set {
@@ -212,9 +210,9 @@ func TestJSONTakesRequestsOfThisMachineOnly(t *testing.T) {
 						}
 						r.Header.Set(header, value)
 					}
-					pages.ServeHTTP(w, r)
+					f.json.ServeHTTP(w, r)
 					if w.Code != test.code || !strings.Contains(w.Body.String(), test.text) {
-						t.Errorf("%s: got %d %q; want %d with %q", name, w.Code, w.Body, test.code, test.text)
+						t.Errorf("original %t: got %d %q; want %d with %q", original, w.Code, w.Body, test.code, test.text)
 					}
 				}
 			})

@@ -69,7 +69,7 @@ func (h *laneHandler) Answer(in *lane.Call, message, dst []byte) (response []byt
 	}
 	c := h.service.newCall()
 	c.stream, c.timeout, c.begun = in.Stream, in.Timeout, h.begun.Add(time.Duration(in.Arrived))
-	c.client, c.ctx = h.conn, h.service.contextOf(in)
+	c.client, c.ctx, c.exact = h.conn, h.service.contextOf(in), in.Exact
 	if in.Large { // to decode it here would delay other calls
 		c.message = message
 	} else if response, decided, err := h.service.inPlace(c, message, dst); decided {

@@ -125,10 +125,14 @@ func TestTheLaneAndGRPCGiveEqualAnswersToRandomRequests(t *testing.T) {
 		seen := map[string]int{}
 		for i := range requests {
 			data := randomMessage(t, r)
+			ctx := t.Context()
+			if i%2 == 1 {
+				ctx = metadata.AppendToOutgoingContext(ctx, lane.ExactHeader, "1")
+			}
 			var answers []answerOf
 			for _, conn := range conns {
 				var a answerOf
-				err := conn.Invoke(t.Context(), ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName, &data, &a.Response,
+				err := conn.Invoke(ctx, ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName, &data, &a.Response,
 					grpc.ForceCodec(raw{}), grpc.Header(&a.Header), grpc.Trailer(&a.Trailer))
 				s := status.Convert(err)
 				a.Status = fmt.Sprintf("%v: %s", s.Code(), s.Message())
@@ -161,8 +165,9 @@ func inPlaceHandler(tb testing.TB, f *fixture) *laneHandler {
 	return &laneHandler{service: f.server.service}
 }
 
-// frameOf appends a request as Envoy sends it: HEADERS and DATA.
-func frameOf(t *testing.T, message []byte) []byte {
+// frameOf appends a request as Envoy sends it: HEADERS and DATA. exact is the value of
+// lane.ExactHeader.
+func frameOf(t *testing.T, message []byte, exact string) []byte {
 	t.Helper()
 	var headers, out bytes.Buffer
 	code := hpack.NewEncoder(&headers)
@@ -174,6 +179,7 @@ func frameOf(t *testing.T, message []byte) []byte {
 		{"te", "trailers"},
 		{"grpc-timeout", "20m"},
 		{"content-type", "application/grpc"},
+		{lane.ExactHeader, exact},
 	} {
 		if err := code.WriteField(hpack.HeaderField{Name: f[0], Value: f[1], Sensitive: true}); err != nil { // keeps the table as it is
 			t.Fatal(err)
@@ -193,35 +199,38 @@ func TestARequestOnTheLaneAllocatesNothing(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector drops parts of pools")
 	}
-	f := start(t, "domain: edge\ndescriptors:\n  - {key: user, detailed_metric: true, rate_limit: {requests_per_unit: 4294967295, unit: year}}\n", nil)
-	l := must.Get(lane.New(lane.Options{Path: ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName, MaxMessage: 64 << 10}))(t)
-	now := int64(1)
-	c := l.Open(now, inPlaceHandler(t, f), nil, 0)
-	hello := bytes.NewBufferString(http2.ClientPreface)
-	framer := http2.NewFramer(hello, nil)
-	must.Do(t, errors.Join(framer.WriteSettings(), framer.WriteWindowUpdate(0, 1<<30)))
-	must.Get(c.Receive(hello.Bytes(), now))(t)
-	c.Output()
-	one := frameOf(t, join(bytesField(1, []byte("edge")), bytesField(2, bytesField(1, bytesField(1, []byte("user")), bytesField(2, []byte("alice"))))))
-	batch := bytes.Repeat(one, 20)
-	second := 9 + int(one[0])<<16 + int(one[1])<<8 + int(one[2]) // DATA
-	id := uint32(1)
-	out := make([]byte, 0, 64<<10)
-	allocs := testing.AllocsPerRun(100, func() {
-		for at := 0; at < len(batch); at += len(one) {
-			binary.BigEndian.PutUint32(batch[at+5:], id)
-			binary.BigEndian.PutUint32(batch[at+second+5:], id)
-			id += 2
+	for _, exact := range []string{"", "1"} {
+		f := start(t, "domain: edge\ndescriptors:\n  - {key: user, detailed_metric: true, rate_limit: {requests_per_unit: 4294967295, unit: year}}\n", nil)
+		l := must.Get(lane.New(lane.Options{Path: ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName, MaxMessage: 64 << 10}))(t)
+		now := int64(1)
+		c := l.Open(now, inPlaceHandler(t, f), nil, 0)
+		hello := bytes.NewBufferString(http2.ClientPreface)
+		framer := http2.NewFramer(hello, nil)
+		must.Do(t, errors.Join(framer.WriteSettings(), framer.WriteWindowUpdate(0, 1<<30)))
+		must.Get(c.Receive(hello.Bytes(), now))(t)
+		c.Output()
+		message := join(bytesField(1, []byte("edge")), bytesField(2, bytesField(1, bytesField(1, []byte("user")), bytesField(2, []byte("alice")))))
+		one := frameOf(t, message, exact)
+		batch := bytes.Repeat(one, 20)
+		second := 9 + int(one[0])<<16 + int(one[1])<<8 + int(one[2]) // DATA
+		id := uint32(1)
+		out := make([]byte, 0, 64<<10)
+		allocs := testing.AllocsPerRun(100, func() {
+			for at := 0; at < len(batch); at += len(one) {
+				binary.BigEndian.PutUint32(batch[at+5:], id)
+				binary.BigEndian.PutUint32(batch[at+second+5:], id)
+				id += 2
+			}
+			now += 1000
+			c.Lend(out)
+			must.Get(c.Receive(batch, now))(t)
+			if c.Output() == nil {
+				t.Fatal("no answer")
+			}
+		})
+		if got := c.Answered(); allocs != 0 || got != 20*101 {
+			t.Errorf("x-weir-exact %q, 20 requests: got %v allocations, %d answers in all; want 0, %d", exact, allocs, got, 20*101)
 		}
-		now += 1000
-		c.Lend(out)
-		must.Get(c.Receive(batch, now))(t)
-		if c.Output() == nil {
-			t.Fatal("no answer")
-		}
-	})
-	if got := c.Answered(); allocs != 0 || got != 20*101 {
-		t.Errorf("20 requests: got %v allocations, %d answers in all; want 0, %d", allocs, got, 20*101)
 	}
 }
 

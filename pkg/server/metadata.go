@@ -22,9 +22,9 @@ import (
 // limit and hitsAddend are absent when the request does not set them. A descriptor at the begin or
 // the end of a holder also has hold: {phase: "begin", holder: "r1", hits: 3}. There hits are held
 // after a begin, and until an end. A descriptor whose deciding limit a grant has changed also has
-// grant: "ID". metadata is merged from the rules that passed. The spaces in the text of limit,
+// grant: "ID", and one with hits that never pass never: true. metadata is merged from the rules that passed. The spaces in the text of limit,
 // unlike there, never vary.
-func appendMetadata(b []byte, r *limiter.Request, v *limiter.Verdict) ([]byte, error) {
+func (f form) appendMetadata(b []byte, r *limiter.Request, v *limiter.Verdict) ([]byte, error) {
 	all := make([]any, len(r.Descriptors))
 	for i := range r.Descriptors {
 		d := &r.Descriptors[i]
@@ -41,6 +41,9 @@ func appendMetadata(b []byte, r *limiter.Request, v *limiter.Verdict) ([]byte, e
 		}
 		if g := v.Statuses[i].Grant; g != nil {
 			descriptor["grant"] = g.ID
+		}
+		if s := &v.Statuses[i]; s.OverLimit && s.Never && !f.original {
+			descriptor["never"] = true
 		}
 		if s := &v.Statuses[i]; s.Hold != nil {
 			phase, name := s.Rule.Holder(d.Entries)

@@ -59,7 +59,9 @@ type Options struct {
 	Tracer     trace.Tracer                  // makes a span of each request; nil: no spans
 	Propagator propagation.TextMapPropagator // reads the parent span from a request; nil: no parents
 
-	Headers         Headers
+	Headers Headers
+	// Original: an answer says no more than one of envoyproxy/ratelimit. /json leaves out zeros.
+	Original        bool
 	DynamicMetadata bool // answers carry dynamic metadata: the request and the metadata of the rules that passed
 }
 
@@ -67,12 +69,12 @@ type Options struct {
 // passes. The zero value adds no headers. Envoy itself makes X-RateLimit-*.
 type Headers struct {
 	RateLimit bool   // three headers about the limit nearest to its end, as in envoyproxy/ratelimit
-	Limit     string // name of the header with the hits per period; "" means RateLimit-Limit
+	Limit     string // name of the header with the hits per period, or the burst if it is larger; "" means RateLimit-Limit
 	Remaining string // name of the header with the remaining hits; "" means RateLimit-Remaining
 	Reset     string // name of the header with the seconds until the reset; "" means RateLimit-Reset
 
 	IETF       bool // RateLimit and RateLimit-Policy, of draft-ietf-httpapi-ratelimit-headers-11
-	RetryAfter bool // retry-after, only over limit: seconds, at least 1
+	RetryAfter bool // retry-after, only over limit: seconds, at least 1; not for hits that never pass
 }
 
 // complete returns the options with defaults, or every mistake in them.

@@ -127,7 +127,7 @@ func startOn(tb testing.TB, s store.Store, rules string, change func(*Options)) 
 		tb.Fatal(err)
 	}
 	tb.Cleanup(f.server.Close)
-	f.json = jsonOf(f.server, true)
+	f.json = jsonOf(f.server)
 	f.conn = dial(tb, f.server.Serve)
 	f.client = ratelimitv3.NewRateLimitServiceClient(f.conn)
 	return f

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,9 +12,11 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/weirproxy/weir/internal/durations"
+	"github.com/weirproxy/weir/internal/lane"
 	"github.com/weirproxy/weir/internal/wire"
 )
 
@@ -67,7 +70,7 @@ func (s *service) shouldRateLimit(ctx context.Context, dec func(any) error) (r a
 		s.release(c)
 		return nil, err // from gRPC: the message is too large or cut off, or the client is gone
 	}
-	c.ctx = ctx
+	c.ctx, c.exact = ctx, slices.Contains(metadata.ValueFromIncomingContext(ctx, lane.ExactHeader), "1")
 	if s.options.Tracer != nil {
 		c.ctx = s.withParent(ctx, incoming{ctx})
 	}
@@ -186,13 +189,14 @@ func (s *service) survive(c *call, err *error) {
 }
 
 func (s *service) encode(c *call, dst []byte) ([]byte, error) {
-	dst = appendResponse(dst, &c.verdict)
+	f := form{exact: c.exact, original: s.options.Original}
+	dst = f.appendResponse(dst, &c.verdict)
 	if s.options.Headers.any() {
 		dst = s.options.Headers.append(dst, &c.verdict)
 	}
 	if s.options.DynamicMetadata {
 		var err error
-		if dst, err = appendMetadata(dst, &c.request, &c.verdict); err != nil {
+		if dst, err = f.appendMetadata(dst, &c.request, &c.verdict); err != nil {
 			return nil, fmt.Errorf("encode dynamic metadata: %w", err)
 		}
 	}

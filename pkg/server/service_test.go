@@ -1,6 +1,8 @@
 package server
 
 import (
+	"encoding/json"
+	"net/http/httptest"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -10,6 +12,8 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -182,4 +186,69 @@ func override(requests uint32, unit typev3.RateLimitUnit, multiplier uint32, key
 		d.Limit.UnitMultiplier = wrapperspb.UInt32(multiplier)
 	}
 	return d
+}
+
+// Every server answers so: the lane, gRPC's library and /json.
+func TestACallerThatAsksGetsDurationsToTheNanosecond(t *testing.T) {
+	for _, library := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := start(t, everything, func(o *Options) { o.GRPCGo, o.Headers.RetryAfter = library, true })
+			time.Sleep(12*time.Second + 345_678_901)
+			const limit = `limit_remaining: 1 current_limit { requests_per_unit: 2 unit: MINUTE name: "per-minute" }`
+			for value, reset := range map[string]string{
+				"": "seconds: 48", "0": "seconds: 48", "true": "seconds: 48", "1": "seconds: 47 nanos: 654321099",
+			} {
+				ctx := metadata.AppendToOutgoingContext(t.Context(), "X-Weir-Exact", value)
+				r := &ratelimitv3.RateLimitRequest{Domain: "edge", Descriptors: asks(descriptor("minute", "key"+value))}
+				expected := want(t, `overall_code: OK statuses { code: OK duration_until_reset {`+reset+`}`+limit+`}`)
+				if diff := cmp.Diff(expected, must.Get(f.client.ShouldRateLimit(ctx, r))(t), protocmp.Transform()); diff != "" {
+					t.Errorf("library %t, x-weir-exact %q (-want +got):\n%s", library, value, diff)
+				}
+				r.Descriptors[0].Entries[0].Value = "json" + value
+				ask := fromHere(t, "POST", "/json", string(must.Get(protojson.Marshal(r))(t)))
+				ask.Header.Set("X-Weir-Exact", value)
+				w, got := httptest.NewRecorder(), new(ratelimitv3.RateLimitResponse)
+				f.json.ServeHTTP(w, ask)
+				must.Do(t, protojson.Unmarshal(w.Body.Bytes(), got))
+				if diff := cmp.Diff(expected, got, protocmp.Transform()); diff != "" {
+					t.Errorf("/json, x-weir-exact %q (-want +got):\n%s", value, diff)
+				}
+			}
+			ctx := metadata.AppendToOutgoingContext(t.Context(), "x-weir-exact", "1")
+			r := &ratelimitv3.RateLimitRequest{Domain: "edge", Descriptors: asks(hits(2, "minute", "b"), descriptor("minute", "b"))}
+			denied := must.Get(f.client.ShouldRateLimit(ctx, r))(t)
+			if diff := cmp.Diff([][2]string{{"retry-after", "48"}}, pairs(denied)); diff != "" {
+				t.Errorf("a header has whole seconds in any case (-want +got):\n%s", diff)
+			}
+			r.Descriptors = asks(hits(11, "bucket", "b"))
+			never := want(t, `overall_code: OVER_LIMIT statuses { code: OVER_LIMIT limit_remaining: 10 current_limit { requests_per_unit: 10 unit: SECOND } }`)
+			if diff := cmp.Diff(never, must.Get(f.client.ShouldRateLimit(ctx, r))(t), protocmp.Transform()); diff != "" {
+				t.Errorf("hits that never pass have no wait (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestHitsThatNeverPassAreToldApartFromAWait(t *testing.T) {
+	const ask = `{"domain": "edge", "descriptors": [
+		{"entries": [{"key": "minute", "value": "a"}], "hitsAddend": "3"}, {"entries": [{"key": "ban", "value": "a"}]},
+		{"entries": [{"key": "quota", "value": "a"}]}, {"entries": [{"key": "shadow", "value": "a"}], "hitsAddend": "2"}]}`
+	for _, original := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := start(t, everything, func(o *Options) { o.DynamicMetadata, o.Original = true, original })
+			var got struct {
+				Statuses        []map[string]any
+				DynamicMetadata struct{ Descriptors []map[string]any }
+			}
+			must.Do(t, json.Unmarshal(f.fetch(t, "POST", "/json", ask).Body.Bytes(), &got))
+			for i, never := range []bool{true, true, false, false} {
+				status, metadata := got.Statuses[i], got.DynamicMetadata.Descriptors[i]
+				wait := status["durationUntilReset"] != nil
+				if told := never && !original; (status["never"] == true) != told || (metadata["never"] == true) != told || wait == told {
+					t.Errorf("original %t, descriptor %d: got never %v in the status, %v in the metadata, a wait %t; want never %t and a wait otherwise",
+						original, i, status["never"], metadata["never"], wait, told)
+				}
+			}
+		})
+	}
 }

@@ -147,3 +147,24 @@ descriptors:
 		t.Errorf("questions asked for 9 requests: got %d, want %d", got, want)
 	}
 }
+
+// A client that obeys retry-after would otherwise ask for ever.
+func TestACostThatNeverPassesIsToldNoRetryAfter(t *testing.T) {
+	t.Parallel()
+	s := startSidecar(t, `
+domain: e2e
+descriptors:
+  - {key: user, value: alice, rate_limit: {algorithm: token_bucket, requests_per_unit: 5, unit: year}}
+  - {key: user, value: mallory, rate_limit: {requests_per_unit: 0, unit: year}}
+`, "--response-headers=retry-after")
+	e := startEnvoy(t, envoyConfig{
+		RateLimits:   `[{actions: [{request_headers: {header_name: x-user, descriptor_key: user}}], hits_addend: {format: "%REQ(x-cost)%"}}]`,
+		NoRetryAfter: true, Endpoints: []string{tcpAddress(t, s.GRPC)},
+	})
+	for _, of := range []struct{ user, cost string }{{"alice", "6"}, {"mallory", "1"}} {
+		a := e.get(t, "/", "x-user: "+of.user, "x-cost: "+of.cost)
+		if got := a.header.Get("retry-after"); a.code != http.StatusTooManyRequests || got != "" {
+			t.Errorf("%s: got %d, retry-after %q; want 429 and none", of.user, a.code, got)
+		}
+	}
+}

@@ -88,7 +88,7 @@ func explanation(d *descriptors.Domain, entries []descriptors.Entry, e *limiter.
 			ResetAfter: durationpb.New(l.Decision.ResetAfter),
 			Grant:      Grant(nil, l.Grant),
 			Source:     Source(l.Source),
-			Never:      !l.Decision.Allowed && e.Status.Hits > int64(l.Limit.Capacity()),
+			Never:      !l.Decision.Allowed && l.Grant == nil && e.Status.Hits > int64(l.Limit.Capacity()),
 		}
 		if l.Hold != nil {
 			explained.Holders = Holders(l.Holders)

@@ -103,16 +103,14 @@ func (w *Watched) Lines(r *adminv1.WatchedRequest) string {
 // decidingFirst returns the descriptors of a request, the one before the others whose limit the
 // answer reports.
 func decidingFirst(all []*adminv1.WatchedDescriptor) []*adminv1.WatchedDescriptor {
-	var limits []*adminv1.WatchedLimit
+	var limited []*adminv1.WatchedDescriptor
 	for _, d := range all {
 		if o := d.GetOutcome(); o == adminv1.Outcome_OUTCOME_OVER_LIMIT || o == adminv1.Outcome_OUTCOME_OK {
-			limits = append(limits, d.GetLimits()...)
+			limited = append(limited, d)
 		}
 	}
-	deciding := Deciding(limits)
-	at := slices.IndexFunc(all, func(d *adminv1.WatchedDescriptor) bool {
-		return deciding != nil && slices.Contains(d.GetLimits(), deciding)
-	})
+	deciding, _ := Deciding(limited...)
+	at := slices.Index(all, deciding)
 	if at <= 0 {
 		return all
 	}
@@ -146,7 +144,7 @@ func (w *Watched) line(texts [5]string, last string) string {
 // resultText returns the result of a descriptor.
 func resultText(r *adminv1.WatchedRequest, d *adminv1.WatchedDescriptor) string {
 	var parts []string
-	if l := Deciding(d.GetLimits()); l != nil {
+	if _, l := Deciding(d); l != nil {
 		parts = append(parts, watchedLimitText(d, l))
 	}
 	if d.GetGrant() != "" && len(d.GetLimits()) == 0 {
@@ -161,21 +159,36 @@ func resultText(r *adminv1.WatchedRequest, d *adminv1.WatchedDescriptor) string 
 	return strings.Join(parts, ", ")
 }
 
-// Deciding returns the limit that a status reports: the denying one with the longest wait, else the
-// one with the least left; nil without limits.
-func Deciding(all []*adminv1.WatchedLimit) *adminv1.WatchedLimit {
-	var best *adminv1.WatchedLimit
-	for _, l := range all {
-		switch {
-		case best == nil, best.GetAllowed() && !l.GetAllowed():
-			best = l
-		case best.GetAllowed() != l.GetAllowed():
-		case l.GetAllowed() && l.GetRemaining() < best.GetRemaining(),
-			!l.GetAllowed() && l.GetRetryAfter().AsDuration() > best.GetRetryAfter().AsDuration():
-			best = l
+// Deciding returns the limit that the answer reports, and the descriptor of that limit. A limit that
+// can never admit the hits goes first, then the denying one with the longest wait. If all admit the
+// hits, it is the one with the least left. The results are nil without limits.
+func Deciding(all ...*adminv1.WatchedDescriptor) (of *adminv1.WatchedDescriptor, limit *adminv1.WatchedLimit) {
+	for _, d := range all {
+		for _, l := range d.GetLimits() {
+			if limit == nil || before(d, l, of, limit) {
+				of, limit = d, l
+			}
 		}
 	}
-	return best
+	return of, limit
+}
+
+// before reports whether limit a of one descriptor decides before limit b of another.
+func before(of *adminv1.WatchedDescriptor, a *adminv1.WatchedLimit, other *adminv1.WatchedDescriptor, b *adminv1.WatchedLimit) bool {
+	switch {
+	case a.GetAllowed() != b.GetAllowed():
+		return b.GetAllowed()
+	case a.GetAllowed():
+		return a.GetRemaining() < b.GetRemaining()
+	case Never(of, a) != Never(other, b):
+		return Never(of, a)
+	}
+	return a.GetRetryAfter().AsDuration() > b.GetRetryAfter().AsDuration()
+}
+
+// Never reports whether a limit that denied the hits of a descriptor denies them for ever.
+func Never(d *adminv1.WatchedDescriptor, l *adminv1.WatchedLimit) bool {
+	return !l.GetAllowed() && l.GetGrant() == "" && d.GetHits() > int64(l.GetLimit().GetBurst())
 }
 
 // watchedLimitText returns a limit with its decision: "0 left of 100 per 1m, retry after 30s".
@@ -196,7 +209,7 @@ func watchedLimitText(d *adminv1.WatchedDescriptor, l *adminv1.WatchedLimit) str
 	}
 	switch {
 	case l.GetAllowed():
-	case hits > int64(l.GetLimit().GetBurst()):
+	case Never(d, l):
 		text += ", these hits never pass"
 	default:
 		text += ", retry after " + waitText(l.GetRetryAfter().AsDuration())

@@ -397,12 +397,12 @@ function takeRequests(batch) {
   }
   put($('tail-state'), 'The newest first' + (tailMissed ? '; ' + count(tailMissed) + ' more are not shown: filter, or see sidecar watch.' : '.'));
 }
-// decidingFirst puts the descriptor first whose limit the answer reports: the one that denies for the longest time, else the one with the
-// least left.
+// decidingFirst puts the descriptor first whose limit the answer reports: the one that denies for the longest time or for ever, else
+// the one with the least left.
 function decidingFirst(all) {
   let first;
-  const worse = (a, b) => !b || (a.allowed || false) !== (b.allowed || false) ? !b || !a.allowed : a.allowed ? (a.remaining || 0) < (b.remaining || 0) : seconds(a.retryAfter) > seconds(b.retryAfter);
-  for (const d of all) if (['OUTCOME_OVER_LIMIT', 'OUTCOME_OK'].includes(d.outcome)) for (const limit of d.limits || []) if (worse(limit, first?.limit)) first = {d, limit};
+  const worse = (a, ever, b) => !b || (a.allowed || false) !== (b.limit.allowed || false) ? !b || !a.allowed : a.allowed ? (a.remaining || 0) < (b.limit.remaining || 0) : ever !== never(b.limit, b.d.hits) ? ever : seconds(a.retryAfter) > seconds(b.limit.retryAfter);
+  for (const d of all) if (['OUTCOME_OVER_LIMIT', 'OUTCOME_OK'].includes(d.outcome)) for (const limit of d.limits || []) if (worse(limit, never(limit, d.hits), first)) first = {d, limit};
   return first ? [first.d, ...all.filter(d => d !== first.d)] : all;
 }
 function requestRow(r, d, more) {
@@ -421,7 +421,7 @@ function requestRow(r, d, more) {
 }
 // times returns the hits beside a descriptor, nothing for one hit.
 const times = hits => Number(hits ?? 1) === 1 ? '' : ' × ' + hits;
-const never = (limit, hits) => !limit.allowed && Number(hits ?? 1) > (limit.limit.burst || 0);
+const never = (limit, hits) => !limit.allowed && !limit.grant && Number(hits ?? 1) > (limit.limit.burst || 0);
 const usual = source => ['memory', 'redis'].includes(source); // which goes without saying
 const sourceText = source => source.startsWith('without') ? source : 'by ' + source;
 function tailOnly(outcome) {

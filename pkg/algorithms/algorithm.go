@@ -36,6 +36,10 @@ func statefulOf(a Algorithm) stateful {
 		return slidingWindowCounter{}
 	case TokenBucketInteger:
 		return tokenBucketInteger{}
+	case CalendarWindow:
+		return calendarWindow{}
+	case CalendarCounter:
+		return calendarCounter{}
 	default:
 		return nil
 	}
@@ -50,10 +54,10 @@ func (a Algorithm) known() bool {
 // and concurrency do.
 func (a Algorithm) HasState() bool { return a != SlidingWindowLog && a != Concurrency }
 
-// Algorithms returns every algorithm, in the order of their numbers.
+// Algorithms returns every algorithm without calendar windows, in the order of their numbers.
 func Algorithms() []Algorithm {
 	var all []Algorithm
-	for a := Algorithm(1); a.known(); a++ {
+	for a := Algorithm(1); a.known() && !a.HasCalendar(); a++ {
 		all = append(all, a)
 	}
 	return all
@@ -65,16 +69,35 @@ func RateAlgorithms() []Algorithm {
 	return slices.DeleteFunc(Algorithms(), func(a Algorithm) bool { return a == Concurrency })
 }
 
+// Aligned returns the algorithm that counts as a does, in windows of a [Calendar], and whether there
+// is one. Rule files write it with the name of a and an alignment.
+func (a Algorithm) Aligned() (Algorithm, bool) {
+	switch a {
+	case FixedWindow:
+		return CalendarWindow, true
+	case SlidingWindowCounter:
+		return CalendarCounter, true
+	default:
+		return 0, false
+	}
+}
+
+// HasCalendar reports whether the windows of the algorithm are those of a [Calendar].
+func (a Algorithm) HasCalendar() bool { return a == CalendarWindow || a == CalendarCounter }
+
 // Names returns the names of all algorithms as rule files write them, separated by ", ".
 func Names() string {
 	var names []string
 	for _, a := range Algorithms() {
-		names = append(names, a.String())
+		if !a.HasCalendar() {
+			names = append(names, a.String())
+		}
 	}
 	return strings.Join(names, ", ")
 }
 
-// String returns the algorithm's name as in rule files.
+// String returns the algorithm's name as in rule files. An algorithm with calendar windows has the
+// name of the one without, see [Algorithm.Aligned].
 func (a Algorithm) String() string {
 	switch k := statefulOf(a); {
 	case k != nil:
@@ -88,10 +111,10 @@ func (a Algorithm) String() string {
 }
 
 // ParseAlgorithm returns the algorithm of a name, which is case-sensitive, or an error that lists
-// all names.
+// all names. It returns none with calendar windows.
 func ParseAlgorithm(name string) (Algorithm, error) {
 	for _, a := range Algorithms() {
-		if a.String() == name {
+		if a.String() == name && !a.HasCalendar() {
 			return a, nil
 		}
 	}

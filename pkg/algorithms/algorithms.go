@@ -18,6 +18,11 @@
 //	                                           Requests does not divide Period
 //	concurrency             every holder       at most Requests at the same instant
 //
+// fixed_window and sliding_window_counter have a second form each, with windows of a [Calendar].
+// Period is then only the nominal length of a window, as a part of the key's identity: a key keeps
+// the start and the end of its window. Hits join the window of the key until it ends, whatever the
+// calendar says by then.
+//
 // A state takes 24 bytes, except with a log or holders.
 //
 // Sources: the token bucket is the meter of RFC 2697 with one rate. Cloudflare described the
@@ -73,6 +78,7 @@ type Limit struct {
 	Requests  uint32        // hits per Period, of concurrency hits at the same time; 0 is a ban: every hit is denied
 	Period    time.Duration // MinPeriod to MaxPeriod; 0 of concurrency
 	Burst     uint32        // token_bucket only: total capacity in hits; 0 means Requests
+	Calendar  *Calendar     // of CalendarWindow and CalendarCounter: their windows; nil: windows of Period since the epoch
 }
 
 // Capacity returns the largest number of hits that an idle key admits at once.
@@ -95,6 +101,12 @@ func (l Limit) Validate() error {
 		errs = append(errs, fmt.Errorf("period: %v: concurrency has no period", l.Period))
 	case l.Algorithm != Concurrency && (l.Period < MinPeriod || l.Period > MaxPeriod):
 		errs = append(errs, fmt.Errorf("period: %v: must be between %v and 10 years (%v)", l.Period, MinPeriod, MaxPeriod))
+	}
+	switch {
+	case l.Calendar != nil && !l.Algorithm.HasCalendar():
+		errs = append(errs, fmt.Errorf("align: only fixed_window and sliding_window_counter have windows to align"))
+	case l.Algorithm.HasCalendar() && l.Period%time.Second != 0:
+		errs = append(errs, fmt.Errorf("period: %v: a window of a calendar must be whole seconds", l.Period))
 	}
 	if l.Burst != 0 && l.Algorithm != TokenBucket {
 		errs = append(errs, fmt.Errorf("burst: %d: only token_bucket has a burst", l.Burst))
@@ -134,6 +146,11 @@ type State struct {
 //	token_bucket            the last charge  deficit in 1/Period     the low 64 bits of the
 //	                                         hits, the high 64 bits  deficit
 //	sliding_window_counter  the last charge  count of its window     count of the window before
+//	CalendarWindow          the start of     count of the window     the end of the window
+//	                        the window
+//	CalendarCounter         the start of     count of the window,    the same of the window before
+//	                        the window       and 29 low bits: its
+//	                        length in s
 //	token_bucket_integer    the refill mark  deficit in hits         nanoseconds from the mark to
 //	                                                                 the last charge
 func StateOf(last Instant, a, b uint64) State { return State{last: last, a: a, b: b} }
@@ -171,6 +188,7 @@ func Take(l Limit, s State, now Instant, hits int64, countRejected bool) (State,
 }
 
 // charged returns the instant of the last charge of a state that is not unused.
+// For calendar windows it is the start of its window.
 func (s State) charged(a Algorithm) Instant {
 	if a == TokenBucketInteger {
 		return s.last + Instant(s.b)

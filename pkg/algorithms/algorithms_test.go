@@ -19,7 +19,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Std:   []string{"cmp", "errors", "fmt", "math", "math/bits", "slices", "sort", "strings", "time"},
+		Std:   []string{"cmp", "errors", "fmt", "math", "math/bits", "slices", "sort", "strings", "sync/atomic", "time"},
 		Third: []string{},
 	})
 }

@@ -23,7 +23,7 @@ const (
 type CalendarSpec struct {
 	Unit     CalendarUnit
 	Count    uint32         // units of a window, from 1; windows of several units count from year 0, see Calendar
-	FirstHit bool           // a window begins with a key's first hit; the fields below are then zero
+	FirstHit bool           // a window begins with a key's first hit, and lasts Limit.Period; the fields below are then zero
 	Zone     *time.Location // nil is UTC; compared as a pointer
 	Day      uint8          // of a month, or of January for a year; 0 is 1, and 31 the last day of shorter months
 	At       time.Duration  // wall-clock time of the start, whole seconds below 24 hours
@@ -92,14 +92,10 @@ func (c *Calendar) Spec() CalendarSpec { return c.spec }
 // FirstHit reports whether a window begins with the first hit of its key.
 func (c *Calendar) FirstHit() bool { return c.spec.FirstHit }
 
-// Window returns the window of an instant: start <= now < end. With FirstHit it is the window that
-// a first hit at now begins: it ends at the same time of day after Count units, by the calendar of
-// UTC. Ends are held at the first and the last instant. Window seldom allocates: it remembers the
-// window of the last call, and the one before.
+// Window returns the window of an instant: start <= now < end. The calendar must not begin windows
+// with first hits. Starts and ends are held at the first and the last instant. Window seldom
+// allocates: it remembers the window of the last call, and the one before.
 func (c *Calendar) Window(now Instant) (start, end Instant) {
-	if c.spec.FirstHit {
-		return now, c.anniversary(now)
-	}
 	w := c.last.Load()
 	switch {
 	case w == nil || now < w.before || now >= w.end:
@@ -194,30 +190,14 @@ func firstAt(zone *time.Location, wall int64) int64 {
 		if !start.IsZero() {
 			at = max(at, start.Unix())
 		}
+		if !end.IsZero() && !end.After(from) { // on the last day of a leap year, which Go ends after 365 days
+			end = time.Date(from.UTC().Year()+1, time.January, 1, 0, 0, 0, 0, time.UTC).In(zone)
+		}
 		if end.IsZero() || at < end.Unix() {
 			return at
 		}
 		from = end
 	}
-}
-
-// anniversary returns the end of a window that begins at an instant.
-func (c *Calendar) anniversary(start Instant) Instant {
-	second := seconds(start)
-	at := time.Unix(second, 0).UTC()
-	count := int64(c.spec.Count)
-	midnight := floored(second, int64(day/time.Second)) * int64(day/time.Second)
-	end := midnight
-	switch c.spec.Unit {
-	case CalendarDay, CalendarWeek:
-		end += count * c.days() * int64(day/time.Second)
-	case CalendarMonth:
-		months := 12*int64(at.Year()) + int64(at.Month()) - 1 + count
-		end = dayOf(int(floored(months, 12)), time.Month(months-12*floored(months, 12)+1), uint8(at.Day()))
-	default:
-		end = dayOf(at.Year()+int(count), at.Month(), uint8(at.Day()))
-	}
-	return instant(end).Add(time.Duration(start - instant(midnight)))
 }
 
 // seconds returns the second of an instant, rounded down.

@@ -167,7 +167,7 @@ func (p *process) openStores(context.Context) (err error) {
 	if err := p.stores.register(p.registry); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
-	p.Limiter.Now = time.Now
+	p.Limiter.Now, p.Limiter.OnNotice = time.Now, logNotices(p.Logger)
 	if p.limiter, err = limiter.New(p.stores.Store, p.Limiter); err == nil {
 		p.stores.follow(p.limiter)
 	}

@@ -40,7 +40,7 @@ func (f form) keys() (original, own []string) {
 		}, []string{"rate_limits", "on_store_error"}
 	case limitForm, ownLimitForm, defaultForm:
 		original = []string{"requests_per_unit", "unit", "unlimited", "name", "replaces"}
-		own = []string{"unit_multiplier", "period", "algorithm", "burst", "count_rejected", "on_store_error", "sharing"}
+		own = []string{"unit_multiplier", "period", "algorithm", "burst", "count_rejected", "on_store_error", "sharing", "warn_at"}
 		if f != defaultForm {
 			own = append(own, "max_in_flight", "hold", "table")
 		}

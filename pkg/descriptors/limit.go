@@ -29,14 +29,19 @@ type Limit struct {
 	// limit without holders. See Rule.Begin.
 	AtMost time.Duration
 
+	WarnAt Marks // at which a key gets a notice
+
 	TableLine int // of the table's line that has the numbers, see Rule.LimitFor; 0: the numbers are the rule's own
 
 	suffix string  // ends a key: which limit of the rule this is
 	tabled *tabled // nil without a table
 }
 
-// hasTable is no flag, and stands before the meaning of a table.
-const hasTable = 2
+// hasTable and hasMarks are no flags. They stand before the meaning of a table, and before marks.
+const (
+	hasTable = 2
+	hasMarks = 3
+)
 
 // appendMeaning appends all exported fields of a limit in a rule, and the meaning of its table.
 func (l *Limit) appendMeaning(dst []byte) []byte {
@@ -44,6 +49,9 @@ func (l *Limit) appendMeaning(dst []byte) []byte {
 	if l.tabled != nil {
 		dst = append(dst, hasTable)
 		dst = append(dst, l.tabled.meaning[:]...)
+	}
+	if l.WarnAt != (Marks{}) {
+		dst = append(append(dst, hasMarks), l.WarnAt[:]...)
 	}
 	dst = appendFlags(dst, l.CountRejected)
 	for _, n := range [...]uint64{
@@ -194,6 +202,7 @@ func (t *tree) limit(v value, f form) (limit, bool) {
 	t.readCountRejected(fs, &l.Limit)
 	l.OnStoreError = choice(t, fs, "on_store_error", OnStoreErrorDeny, "local, allow or deny")
 	l.Sharing = t.sharingOf(fs, &l.Limit)
+	t.readMarks(fs, &l.Limit)
 	if f != defaultForm {
 		t.readHold(v, fs, &l)
 		t.readTable(fs, &l)
@@ -320,7 +329,7 @@ func (t *tree) readSlots(v value, fs fields, f form, l *limit) {
 		t.fail(at, "is concurrency, which needs a hold: the default limit cannot have one, must have another algorithm")
 		return
 	}
-	for _, key := range []string{"requests_per_unit", "unit", "unit_multiplier", "period", "burst"} {
+	for _, key := range []string{"requests_per_unit", "unit", "unit_multiplier", "period", "burst", "warn_at"} {
 		if at, ok := fs.get(key); ok {
 			t.fail(at, "has no meaning for concurrency, must be left out: max_in_flight is the whole limit")
 		}

@@ -90,6 +90,9 @@ func TestEachFieldIsPartOfTheMeaning(t *testing.T) {
 				change(name+"[0]", v.Index(0))
 			}
 			v.Set(reflect.Append(v, reflect.Zero(v.Type().Elem())))
+		case reflect.Array:
+			change(name+"[0]", v.Index(0))
+			return
 		case reflect.Map:
 			v.Set(reflect.ValueOf(map[string]any{}))
 		case reflect.Bool:

@@ -85,6 +85,9 @@ func (l *Limiter) finish(r *Request, v *Verdict, admitted bool, err error) error
 		return err
 	}
 	v.OverLimit = !admitted
+	if v.notes {
+		l.note(r, v)
+	}
 	for i := range v.Statuses {
 		s := &v.Statuses[i]
 		if s.Outcome == Limited {
@@ -148,7 +151,7 @@ func (l *Limiter) charges(set *ruleSet, r *Request, v *Verdict) error {
 		v.quotas()
 	}
 	v.link()
-	if v.TellSource = v.TellSource || l.options.Remembered; v.TellSource {
+	if v.TellSource = v.TellSource || l.options.Remembered; v.TellSource || v.notes {
 		v.tellSource()
 	}
 	if cap(v.decisions) < len(v.charges) {
@@ -291,6 +294,7 @@ func (l *Limiter) add(c *charging, limit *descriptors.Limit, key []byte) {
 		charge.Hold, charge.Exact, charge.Hits = &v.holds[len(v.holds)-1], true, holder.hits
 	}
 	v.charges, v.terms = append(v.charges, charge), append(v.terms, term{limit, grant})
+	v.notes = v.notes || limit.WarnAt[0] != 0
 }
 
 // end ends the charges of the descriptor. A quota without a charge, because of a grant, asks about

@@ -47,8 +47,9 @@ type Counts struct {
 	unmatched atomic.Uint64 // of overrides: descriptors of the domain that no rule matched, with and without an override
 	max       int           // values counted apart
 
-	mu     sync.RWMutex // guards values; a valueTally is atomic
-	values map[string]*valueTally
+	mu      sync.RWMutex // guards values and notices; a valueTally is atomic
+	values  map[string]*valueTally
+	notices map[uint8]uint64 // by mark
 }
 
 type valueTally struct {
@@ -151,6 +152,23 @@ func (c *Counts) of(value []byte, r *descriptors.Rule, entries []descriptors.Ent
 		c.values[name] = &valueTally{levels: levels}
 	}
 	return &c.values[name].tally
+}
+
+// warn counts a notice.
+func (c *Counts) warn(mark uint8) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.notices == nil {
+		c.notices = make(map[uint8]uint64)
+	}
+	c.notices[mark]++
+}
+
+// Notices returns the number of notices by the mark of warn_at in percent.
+func (c *Counts) Notices() map[uint8]uint64 {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return maps.Clone(c.notices)
 }
 
 // Total returns the counts of the rule.

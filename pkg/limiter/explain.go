@@ -73,6 +73,7 @@ func (l *Limiter) Reset(ctx context.Context, r *Request) (keys []string, forgott
 	}
 	for i := range v.charges {
 		keys = append(keys, string(v.charges[i].Key))
+		l.accounts.reset(v.charges[i].KeyHash())
 	}
 	forgotten, err = l.store.Reset(ctx, v.charges)
 	return keys, forgotten, err

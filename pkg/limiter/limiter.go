@@ -52,7 +52,12 @@ type Options struct {
 	Quota        bool    // every limit is a quota; a request with a descriptor that no limit applies to passes
 	NeedRules    bool    // requests fail with ErrNoRules before the first SetRules; else they pass
 
-	// Now is the clock by which grants end; nil: no grant is ever in force. Safe for concurrent use.
+	// OnNotice is called when a key crosses a mark of warn_at, on the goroutine that decides the request.
+	// OnNotice must not wait, and must be safe for concurrent use. Nil: notices are only counted.
+	OnNotice func(*Notice)
+
+	// Now is the clock by which grants end, and windows of notices. Nil: no grant is ever in force, and
+	// there are no notices. Safe for concurrent use.
 	Now func() time.Time
 }
 
@@ -68,6 +73,7 @@ type Limiter struct {
 	current  atomic.Pointer[ruleSet]
 	requests requestCounts
 	tracking tracking
+	accounts accounts
 	calls    sync.Pool // of *call
 
 	setting sync.Mutex        // held while rules and grants are set; guards grants

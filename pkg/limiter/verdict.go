@@ -18,6 +18,10 @@ type Verdict struct {
 	OverLimit bool               // the request as a whole must not pass
 	Statuses  []DescriptorStatus // one for each descriptor, in order
 
+	// SoftBreach says that a key of the request has used as much as the first mark of its limit's
+	// warn_at, or more.
+	SoftBreach bool
+
 	// TellSource is set by the caller, for somebody who watches: Check then also fills in
 	// DescriptorStatus.Source. For a leased charge that takes 20 to 40 ns, and no memory after the
 	// verdict has grown.
@@ -37,6 +41,7 @@ type Verdict struct {
 	name      []byte              // of a holder
 	random    top.Random          // for tracked keys
 	noGrants  bool                // grants do not count
+	notes     bool                // a limit of the charges has warn_at
 }
 
 // term is the limit of a charge, and the grant that changed the limit; nil without one.
@@ -93,7 +98,7 @@ type DescriptorStatus struct {
 }
 
 func (v *Verdict) reset() {
-	v.OverLimit = false
+	v.OverLimit, v.SoftBreach, v.notes = false, false, false
 	v.Statuses, v.charges = v.Statuses[:0], v.charges[:0]
 	v.keys, v.limits = v.keys[:0], v.limits[:0]
 	v.terms, v.replaced, v.holds = v.terms[:0], v.replaced[:0], v.holds[:0]

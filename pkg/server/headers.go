@@ -11,6 +11,10 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
+// softBreach is the header of answers about keys that have reached the first mark of warn_at, as in
+// envoyproxy/ratelimit's pull request 1215. A rule with warn_at asks for the header.
+const softBreach = "x-ratelimit-soft-breach"
+
 func (h *Headers) append(b []byte, v *limiter.Verdict) []byte {
 	if h.RateLimit {
 		if s := nearest(v); s != nil {

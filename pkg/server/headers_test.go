@@ -2,6 +2,7 @@ package server
 
 import (
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,7 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/testing/metricstest"
 	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -153,6 +155,36 @@ func TestResponseHeaders(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestASoftBreachIsAHeaderFromTheFirstMarkOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, `domain: edge
+descriptors:
+  - {key: user, rate_limit: {unit: hour, requests_per_unit: 5, warn_at: [80%, 100%]}}
+`, func(o *Options) { o.Headers.RetryAfter = true })
+		breach := [2]string{"x-ratelimit-soft-breach", "1"}
+		for n, want := range [][][2]string{{}, {breach}, {breach}, {{"retry-after", "3600"}, breach}} {
+			d := descriptor("user", "a")
+			if n == 0 {
+				d = hits(3, "user", "a")
+			}
+			if diff := cmp.Diff(want, pairs(f.ask(t, d))); diff != "" {
+				t.Errorf("answer %d (-want +got):\n%s", n, diff)
+			}
+		}
+		body := f.fetch(t, "POST", "/json", `{"domain": "edge", "descriptors": [{"entries": [{"key": "user", "value": "a"}]}]}`).Body.String()
+		if !strings.Contains(body, `{"key":"x-ratelimit-soft-breach", "value":"1"}`) && !strings.Contains(body, `{"key":"x-ratelimit-soft-breach","value":"1"}`) {
+			t.Errorf("/json: got %s; want the header", body)
+		}
+		want := map[string]float64{
+			`weir_warn_at_total{domain="edge",mark="80%",rule="user"}`:  1,
+			`weir_warn_at_total{domain="edge",mark="100%",rule="user"}`: 1,
+		}
+		if diff := cmp.Diff(want, metricstest.Gather(t, f.registry, "weir_warn_at_total")); diff != "" {
+			t.Errorf("metrics (-want +got):\n%s", diff)
+		}
+	})
 }
 
 func TestRetryAfterIsAtLeastOneSecond(t *testing.T) {

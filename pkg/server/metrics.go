@@ -2,12 +2,14 @@ package server
 
 import (
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/weirproxy/weir/internal/metrics"
+	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
@@ -40,6 +42,8 @@ func (s *Server) newCollector() prometheus.Collector {
 		metrics.New("detailed_decisions_total",
 			"Descriptors decided by a rule with detailed_metric or value_to_metric, by value.", "domain", "rule", "value", "code"),
 		metrics.New("unmatched_total", "Descriptors that no rule matched.", "reason", "domain"),
+		metrics.New("warn_at_total", "Keys that have used as much of a limit as a mark of its warn_at, once for each window.",
+			"domain", "rule", "mark"),
 
 		metrics.New("holds_total", "Begins and ends of holders of a rule with hold, by event.", "domain", "rule", "event"),
 		metrics.New("holds_held",
@@ -123,6 +127,7 @@ func (s *Server) collectRules(to metrics.Scrape) {
 		if all.Refunded > 0 {
 			to.Counter("refunded_hits_total", all.Refunded, r.Domain, r.Path)
 		}
+		s.collectMarks(to, &r)
 		for value, t := range r.Counts.Values() {
 			for code, n := range t.Decisions {
 				if n > 0 {
@@ -130,6 +135,23 @@ func (s *Server) collectRules(to metrics.Scrape) {
 				}
 			}
 		}
+	}
+}
+
+// collectMarks shows each mark of the rule's limits, also before its first notice.
+func (s *Server) collectMarks(to metrics.Scrape, r *limiter.RuleCounts) {
+	if r.Rule == nil {
+		return
+	}
+	n := make(map[uint8]uint64)
+	for i := range r.Rule.Limits {
+		for _, mark := range r.Rule.Limits[i].WarnAt.All() {
+			n[mark] = 0
+		}
+	}
+	maps.Copy(n, r.Counts.Notices())
+	for mark, notices := range n {
+		to.Counter("warn_at_total", notices, r.Domain, r.Path, descriptors.MarkText(mark))
 	}
 }
 

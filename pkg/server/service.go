@@ -194,6 +194,9 @@ func (s *service) encode(c *call, dst []byte) ([]byte, error) {
 	if s.options.Headers.any() {
 		dst = s.options.Headers.append(dst, &c.verdict)
 	}
+	if c.verdict.SoftBreach {
+		dst = appendHeader(dst, softBreach, "1")
+	}
 	if s.options.DynamicMetadata {
 		var err error
 		if dst, err = f.appendMetadata(dst, &c.request, &c.verdict); err != nil {

@@ -79,6 +79,9 @@ func Limit(l *descriptors.Limit) *adminv1.Limit {
 	if l.Unit != descriptors.UnitUnknown {
 		out.Unit = l.Unit.String()
 	}
+	for _, mark := range l.WarnAt.All() {
+		out.WarnAt = append(out.WarnAt, uint32(mark))
+	}
 	if t := l.Table(); t != nil {
 		out.Table = &adminv1.Table{File: t.File(), Values: uint32(t.Len()), Hash: t.Hash()}
 		out.TableLine = uint32(l.TableLine)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/printable"
+	"github.com/weirproxy/weir/pkg/descriptors"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -84,6 +85,12 @@ func LimitText(l *adminv1.Limit) string {
 	}
 	if sharing := l.GetSharing(); sharing != "" {
 		text += ", sharing: " + sharing
+	}
+	for n, mark := range l.GetWarnAt() {
+		if text += " and "; n == 0 {
+			text = strings.TrimSuffix(text, " and ") + ", warns at "
+		}
+		text += descriptors.MarkText(uint8(mark))
 	}
 	return text
 }

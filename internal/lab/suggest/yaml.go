@@ -60,6 +60,7 @@ type rateLimit struct {
 	CountRejected   *bool       `yaml:"count_rejected,omitempty"`
 	OnStoreError    string      `yaml:"on_store_error,omitempty"`
 	Sharing         string      `yaml:"sharing,omitempty"`
+	WarnAt          []string    `yaml:"warn_at,omitempty,flow"`
 	Replaces        []limitName `yaml:"replaces,omitempty"`
 }
 
@@ -226,6 +227,9 @@ func (s *Shape) rateLimit(l *Limit) rateLimit {
 	}
 	if l.of.Sharing != descriptors.SharingUnset {
 		out.Sharing = l.of.Sharing.String()
+	}
+	for _, mark := range l.of.WarnAt.All() {
+		out.WarnAt = append(out.WarnAt, descriptors.MarkText(mark))
 	}
 	return out
 }

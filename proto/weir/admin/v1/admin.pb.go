@@ -509,7 +509,9 @@ type Limit struct {
 	// The table with numbers of single values; absent for a limit without one.
 	Table *Table `protobuf:"bytes,12,opt,name=table,proto3" json:"table,omitempty"`
 	// Of a limit for a descriptor: the line of the table that has its numbers, from 1. 0 when the numbers are the rule's own.
-	TableLine     uint32 `protobuf:"varint,13,opt,name=table_line,json=tableLine,proto3" json:"table_line,omitempty"`
+	TableLine uint32 `protobuf:"varint,13,opt,name=table_line,json=tableLine,proto3" json:"table_line,omitempty"`
+	// The parts of the limit at which a key gets a notice, in percent: warn_at. Empty for none.
+	WarnAt        []uint32 `protobuf:"varint,20,rep,packed,name=warn_at,json=warnAt,proto3" json:"warn_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -633,6 +635,13 @@ func (x *Limit) GetTableLine() uint32 {
 		return x.TableLine
 	}
 	return 0
+}
+
+func (x *Limit) GetWarnAt() []uint32 {
+	if x != nil {
+		return x.WarnAt
+	}
+	return nil
 }
 
 // Table is a list of values, such as customers, that have numbers of their own under a limit.
@@ -4539,7 +4548,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\aentries\x18\x01 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x17\n" +
 	"\x04hits\x18\x02 \x01(\rH\x00R\x04hits\x88\x01\x01\x122\n" +
 	"\x05limit\x18\x03 \x01(\v2\x1c.weir.admin.v1.LimitOverrideR\x05limitB\a\n" +
-	"\x05_hits\"\xd1\x03\n" +
+	"\x05_hits\"\xea\x03\n" +
 	"\x05Limit\x12\x1c\n" +
 	"\talgorithm\x18\x01 \x01(\tR\talgorithm\x12*\n" +
 	"\x11requests_per_unit\x18\x02 \x01(\rR\x0frequestsPerUnit\x121\n" +
@@ -4555,7 +4564,8 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\aat_most\x18\v \x01(\v2\x19.google.protobuf.DurationR\x06atMost\x12*\n" +
 	"\x05table\x18\f \x01(\v2\x14.weir.admin.v1.TableR\x05table\x12\x1d\n" +
 	"\n" +
-	"table_line\x18\r \x01(\rR\ttableLine\"G\n" +
+	"table_line\x18\r \x01(\rR\ttableLine\x12\x17\n" +
+	"\awarn_at\x18\x14 \x03(\rR\x06warnAt\"G\n" +
 	"\x05Table\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x16\n" +
 	"\x06values\x18\x02 \x01(\rR\x06values\x12\x12\n" +

@@ -1,0 +1,41 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/weirproxy/weir/internal/admin/render"
+	"github.com/weirproxy/weir/internal/loglimit"
+	"github.com/weirproxy/weir/internal/printable"
+	"github.com/weirproxy/weir/pkg/limiter"
+)
+
+// Of the lines about notices, noticesAtOnce pass at once, and then one each noticesEvery.
+const (
+	noticesAtOnce = 20
+	noticesEvery  = time.Second
+)
+
+// logNotices returns a function that logs a notice.
+func logNotices(logger *slog.Logger) func(*limiter.Notice) {
+	limit := new(loglimit.Limiter)
+	return func(n *limiter.Notice) {
+		missed, due := limit.DueOf(noticesAtOnce, noticesEvery)
+		if !due {
+			return
+		}
+		attrs := []slog.Attr{
+			slog.String("domain", printable.Text(n.Domain)), slog.String("rule", n.Rule.Path), slog.String("key", printable.Text(n.Key)),
+			slog.Int("percent", int(n.Mark)), slog.Uint64("used", n.Used), slog.Uint64("of", n.Of),
+			slog.String("limit", render.LimitText(render.Limit(&n.Limit))),
+		}
+		if !n.Until.IsZero() {
+			attrs = append(attrs, slog.Time("until", n.Until.Round(time.Second).UTC()))
+		}
+		if missed > 0 {
+			attrs = append(attrs, slog.Uint64("not_logged", missed))
+		}
+		logger.LogAttrs(context.Background(), slog.LevelInfo, "a key has reached a mark of its limit", attrs...)
+	}
+}

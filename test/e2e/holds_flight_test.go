@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"testing"
 
@@ -21,11 +22,17 @@ type flight struct {
 // Headers are "name: value".
 func (e *envoy) fly(t *testing.T, path string, headers ...string) *flight {
 	t.Helper()
+	return e.flyWith(t, path, nil, headers...)
+}
+
+// flyWith is fly with a POST of JSON.
+func (e *envoy) flyWith(t *testing.T, path string, body io.Reader, headers ...string) *flight {
+	t.Helper()
 	ctx, cancel := context.WithCancel(parts.Soon(t))
 	f := &flight{leave: cancel, ended: make(chan struct{})}
 	go func() {
 		defer close(f.ended)
-		f.answer, f.err = e.tryOn(ctx, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, path, headers...)
+		f.answer, f.err = e.send(ctx, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, path, body, headers...)
 	}()
 	t.Cleanup(func() { f.leave(); <-f.ended })
 	return f

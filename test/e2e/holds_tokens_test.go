@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -50,8 +51,7 @@ func TestFiftyParallelStreamsAreChargedTheTruthToTheToken(t *testing.T) {
 				for i := range streams {
 					cost := 100 + 2*i
 					estimated, truth = estimated+test.estimate(cost), truth+cost
-					flights = append(flights, e.fly(t, fmt.Sprintf("/?stream=3&tokens=%d&midway=%s", cost, test.name),
-						"x-user: "+test.name, "x-team: team", fmt.Sprintf("x-estimated-tokens: %d", test.estimate(cost))))
+					flights = append(flights, e.think(t, cost, test.estimate(cost), "midway="+test.name, test.name))
 				}
 				awaitGate(t, backend, test.name, streams)
 				if got := asked.left(t, "llm", test.name); got != balance-estimated {
@@ -83,8 +83,7 @@ func TestNoMoreStreamsPassThanTheBalanceHoldsAtEachBegin(t *testing.T) {
 				user := fmt.Sprintf("estimated-%d", estimate)
 				var flights []*flight
 				for range streams {
-					flights = append(flights, e.fly(t, fmt.Sprintf("/?stream=3&tokens=%d&midway=%s", cost, user),
-						"x-user: "+user, "x-team: team", fmt.Sprintf("x-estimated-tokens: %d", estimate)))
+					flights = append(flights, e.think(t, cost, estimate, "midway="+user, user))
 				}
 				pass := min(balance/estimate, streams)
 				settled(t, backend, user, flights)
@@ -105,30 +104,29 @@ func TestNoMoreStreamsPassThanTheBalanceHoldsAtEachBegin(t *testing.T) {
 	}
 }
 
-// A client that leaves makes nobody know the cost: the estimate stays. An error of the model costs
-// nothing.
+// A client that leaves makes nobody know the cost: the end charges the estimate. An error of the
+// model costs nothing.
 func TestTokensOfRequestsThatEndEarly(t *testing.T) {
 	t.Parallel()
-	const balance, estimate = 1000, 100
+	const balance, cost, estimate = 1000, 30, 100
 	backend := parts.BackendFor(t)
 	s := startSidecar(t, tokens(balance))
 	e := startDeployed(t, "llm/envoy.yaml", backend, s.GRPC)
 	asked := dial(t, s.GRPC)
 	tests := []struct {
-		user, path string
-		leave      bool
-		left       int
+		user, query string
+		leave       bool
+		left        int
 	}{
-		{user: "complete", path: "/?tokens=30", left: balance - 30},
-		{user: "streamed", path: "/?tokens=30&stream=3", left: balance - 30},
-		{user: "error", path: "/?status=500", left: balance},
-		{user: "broken", path: "/?reset=begin", left: balance},
-		{user: "broken-stream", path: "/?tokens=30&stream=3&reset=midway", left: balance - estimate},
-		{user: "left", path: "/?tokens=30&gate=left", leave: true, left: balance - estimate},
-		{user: "left-stream", path: "/?tokens=30&stream=3&midway=left-stream", leave: true, left: balance - estimate},
+		{user: "complete", left: balance - cost},
+		{user: "error", query: "status=500", left: balance},
+		{user: "broken", query: "reset=begin", left: balance},
+		{user: "broken-stream", query: "reset=midway", left: balance - estimate},
+		{user: "left", query: "gate=left", leave: true, left: balance - estimate},
+		{user: "left-stream", query: "midway=left-stream", leave: true, left: balance - estimate},
 	}
 	for _, test := range tests {
-		f := e.fly(t, test.path, "x-user: "+test.user, "x-team: team", fmt.Sprint("x-estimated-tokens: ", estimate))
+		f := e.think(t, cost, estimate, test.query, test.user)
 		if test.leave {
 			awaitGate(t, backend, test.user, 1)
 			f.leave()
@@ -136,7 +134,12 @@ func TestTokensOfRequestsThatEndEarly(t *testing.T) {
 		<-f.ended
 		awaitLeft(t, asked, "llm", test.user, test.left)
 	}
-	// Each end has come by now.
+	parts.Eventually(t, func() string {
+		if held := s.metric(t, "weir_holds_held"); held > 0 {
+			return fmt.Sprintf("%d requests hold tokens, want none: each has ended", held)
+		}
+		return ""
+	})
 	for _, test := range tests {
 		if got := asked.left(t, "llm", test.user); got != test.left {
 			t.Errorf("%s: got %d left, want %d", test.user, got, test.left)
@@ -151,12 +154,14 @@ func TestPeekThenChargeOnALimitOfHolders(t *testing.T) {
 	const balance, cost = 1000, 600
 	backend := parts.BackendFor(t)
 	s := startSidecar(t, tokens(balance))
-	e := startDeployed(t, "llm/envoy.yaml", backend, s.GRPC)
+	const header = `'x-estimate' in request.headers ? int(request.headers['x-estimate']) : `
+	const estimate = "%CEL(has(metadata.typed_filter_metadata.asked)"
+	e := startDeployed(t, "llm/envoy.yaml", backend, s.GRPC, estimate, strings.Replace(estimate, "has", header+"has", 1))
 	asked := dial(t, s.GRPC)
 	together := func(user, estimate string) []int {
 		var flights []*flight
 		for i := range 3 {
-			flights = append(flights, e.fly(t, fmt.Sprintf("/?tokens=%d&gate=%s", cost, user), "x-user: "+user, "x-team: one", "x-estimated-tokens: "+estimate))
+			flights = append(flights, e.think(t, cost, 10, "gate="+user, user, "x-estimate: "+estimate))
 			parts.Eventually(t, func() string {
 				arrived, _ := backend.At(user)
 				select {
@@ -187,19 +192,18 @@ func TestPeekThenChargeOnALimitOfHolders(t *testing.T) {
 	// denied.
 	awaitLeft(t, asked, "llm", "peeker", 0)
 	parts.Eventually(t, func() string {
-		if code := e.get(t, "/", "x-user: peeker", "x-team: one", "x-estimated-tokens: 0").code; code != http.StatusTooManyRequests {
+		if code := e.think(t, cost, 10, "", "peeker", "x-estimate: 0").land(t).code; code != http.StatusTooManyRequests {
 			return fmt.Sprintf("a peek at an overdrawn limit: got %d, want 429", code)
 		}
 		return ""
 	})
-	if code := e.get(t, "/", "x-user: peeker", "x-team: one", "x-estimated-tokens: 1").code; code != http.StatusTooManyRequests {
+	if code := e.think(t, cost, 10, "", "peeker", "x-estimate: 1").land(t).code; code != http.StatusTooManyRequests {
 		t.Errorf("a holder at an overdrawn limit: got %d, want 429", code)
 	}
 	// One after the other a peek is as good as an estimate.
 	for i, want := range []int{200, 200, 429} {
-		a, err := e.send(parts.Soon(t), http.DefaultClient, fmt.Sprintf("/?tokens=%d", cost), nil, "x-user: patient", "x-team: one", "x-estimated-tokens: 0")
-		if err != nil || a.code != want {
-			t.Errorf("one peek after the other: got %d (%v), want %d", a.code, err, want)
+		if code := e.think(t, cost, 10, "", "patient", "x-estimate: 0").land(t).code; code != want {
+			t.Errorf("one peek after the other: got %d, want %d", code, want)
 		}
 		awaitLeft(t, asked, "llm", "patient", max(0, balance-(i+1)*cost))
 	}

@@ -20,16 +20,17 @@ import (
 //	gate=NAME    the answer begins when the gate is open, see Open
 //	status=503   the code of the answer
 //	size=1000    the number of bytes of the body; with tokens, about so many bytes more
-//	tokens=70    the body is JSON with a usage of so many tokens, as language models answer
-//	stream=3     the body is so many server-sent events; with tokens, another event has the usage
+//	tokens=70    the body is JSON with usage.total_tokens
+//	stream=3     the body is so many server-sent events
 //	midway=NAME  the rest of the body after the first event, or the first byte, comes when the gate
 //	             is open
 //	to=/path     the answer redirects there
 //	reset=begin  the connection breaks before the answer; reset=midway: after the first event, or the
 //	             first byte
 //
-// A POST to a path that ends in /chat/completions is answered as a language model would, see
-// completion. Other requests get a line of text. A Backend is safe for concurrent use.
+// A POST to the paths of OpenAI's chat completions and responses, Anthropic's messages and Gemini's
+// generateContent is answered as a language model would, see modelAnswer. There the query may have
+// the numbers of Usage too. Other requests get a line of text. A Backend is safe for concurrent use.
 type Backend struct {
 	address string // host:port
 	server  *http.Server
@@ -118,8 +119,10 @@ func (b *Backend) pass(ctx context.Context, name string) {
 // ServeHTTP answers as the query says.
 func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
-	if r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/chat/completions") {
-		if err := completion(r.Body, query); err != nil {
+	kind, pieces := "", []string(nil)
+	if answer := apiOf(r.URL.Path); answer != nil && r.Method == http.MethodPost {
+		var err error
+		if kind, pieces, err = modelAnswer(answer, r.Body, query); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
@@ -140,7 +143,9 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		breakConnection(w)
 		return
 	}
-	kind, pieces := body(r.URL.Path, query, size)
+	if pieces == nil {
+		kind, pieces = body(r.URL.Path, query, size)
+	}
 	if kind != "" {
 		w.Header().Set("Content-Type", kind)
 	}
@@ -204,10 +209,7 @@ func body(path string, query url.Values, size int) (kind string, pieces []string
 	switch {
 	case err == nil:
 		for i := range events {
-			pieces = append(pieces, fmt.Sprintf("data: {\"choices\":[{\"delta\":{\"content\":\"word %d \"}}],\"usage\":null}\n\n", i))
-		}
-		if usage != "" {
-			pieces = append(pieces, `data: {"choices":[],`+usage+"}\n\n")
+			pieces = append(pieces, fmt.Sprintf("data: word %d\n\n", i))
 		}
 		return "text/event-stream", append(pieces, "data: [DONE]\n\n")
 	case usage != "":

@@ -110,7 +110,7 @@ func startOn(tb testing.TB, s store.Store, rules string, change func(*Options)) 
 		s = waits{s}
 	}
 	var err error
-	if f.limiter, err = limiter.New(s, limiter.Options{TopKeys: 10}); err != nil {
+	if f.limiter, err = limiter.New(s, limiter.Options{TopKeys: 10, Now: time.Now}); err != nil {
 		tb.Fatal(err)
 	}
 	if rules != "" {

@@ -212,6 +212,7 @@ func writeSimulation(w io.Writer, r *simulate.Result, compared bool) error {
 		fmt.Fprintf(out, "; as recorded %s", share(r.RecordedDenied, r.Recorded))
 	}
 	out.WriteString("\n")
+	writeCarried(out, r)
 	if r.Refused > 0 {
 		fmt.Fprintf(out, "not decided: %s with mistakes, the first: %s\n", count(int(r.Refused), "request"), r.Refusal)
 	}
@@ -223,6 +224,34 @@ func writeSimulation(w io.Writer, r *simulate.Result, compared bool) error {
 	writeWorst(out, r, compared)
 	_, err := io.WriteString(w, out.String())
 	return err
+}
+
+// maxAnew bounds the limits that start anew and are named.
+const maxAnew = 10
+
+// writeCarried writes which changed limits would keep the used hits in a reload.
+func writeCarried(out io.Writer, r *simulate.Result) {
+	anew := r.StartAnew
+	if r.CarryOver+len(anew) == 0 {
+		return
+	}
+	carry, start := "carry", "start"
+	if r.CarryOver == 1 {
+		carry = "carries"
+	}
+	if len(anew) == 1 {
+		start = "starts"
+	}
+	fmt.Fprintf(out, "a reload: %s %s over, %d %s anew", count(r.CarryOver, "changed limit"), carry, len(anew), start)
+	separator := ": "
+	for _, name := range anew[:min(len(anew), maxAnew)] {
+		fmt.Fprint(out, separator, printable.Text(name))
+		separator = ", "
+	}
+	if more := len(anew) - maxAnew; more > 0 {
+		fmt.Fprintf(out, ", and %d more", more)
+	}
+	fmt.Fprintln(out)
 }
 
 // writeRows writes a line for each rule.

@@ -19,6 +19,7 @@ type stateful interface {
 	change(from, to Limit, s State, now Instant) State               // same algorithm and period; s is not idle at now
 	realign(l Limit, s State, now Instant, step time.Duration) State // s is not idle at now
 	clamp(l Limit, s State, now Instant) State                       // s is not unused
+	content(l Limit, s State, now Instant) wide                      // used hits in units of 1/Period hit; s is not unused
 	layout() string                                                  // see Layout
 	record(l Limit, s State) numbers                                 // s is not unused
 	restore(l Limit, n numbers) (State, Limit)

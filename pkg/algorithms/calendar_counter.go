@@ -251,6 +251,11 @@ func (calendarCounter) clamp(l Limit, s State, now Instant) State {
 	return w.state()
 }
 
+// content is of whole hits, rounded up: the units of two windows differ.
+func (c calendarCounter) content(l Limit, s State, now Instant) wide {
+	return product(c.at(l, s, now).used(), uint64(l.Period))
+}
+
 // A record holds the start of the window of the last charge, its count, the count of the window
 // before, and the lengths of the two windows in seconds.
 func (calendarCounter) layout() string { return "75544" }

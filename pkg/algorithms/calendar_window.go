@@ -107,6 +107,10 @@ func (calendarWindow) clamp(l Limit, s State, now Instant) State {
 	return w.state()
 }
 
+func (c calendarWindow) content(l Limit, s State, now Instant) wide {
+	return product(c.at(l, s, now).count, uint64(l.Period))
+}
+
 // A record holds the start of the window of the last charge, its count and its end.
 func (calendarWindow) layout() string { return "777" }
 

@@ -82,6 +82,11 @@ func (fixedWindow) clamp(l Limit, s State, now Instant) State {
 	return State{last: min(s.last, now.Add(l.Period)), a: s.a}
 }
 
+func (f fixedWindow) content(l Limit, s State, now Instant) wide {
+	count, _ := f.count(l, s, now)
+	return product(count, uint64(l.Period))
+}
+
 // A record holds the instant of the last charge and the count of its window.
 func (fixedWindow) layout() string { return "77" }
 

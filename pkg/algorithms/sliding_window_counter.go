@@ -172,6 +172,11 @@ func (slidingWindowCounter) clamp(l Limit, s State, now Instant) State {
 	return State{last: min(s.last, now.Add(l.Period)), a: min(s.a, most), b: min(s.b, most)}
 }
 
+func (c slidingWindowCounter) content(l Limit, s State, now Instant) wide {
+	w := c.windows(l, s, now)
+	return product(w.current, uint64(l.Period)).plus(w.carried(l))
+}
+
 // A record holds the instant of the last charge, the count of its window and the count of the
 // window before.
 func (slidingWindowCounter) layout() string { return "755" }

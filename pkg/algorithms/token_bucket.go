@@ -92,6 +92,11 @@ func (tokenBucket) clamp(l Limit, s State, now Instant) State {
 	return State{last: min(s.last, now), a: deficit.hi, b: deficit.lo}
 }
 
+func (t tokenBucket) content(l Limit, s State, now Instant) wide {
+	deficit, _ := t.settled(l, s, now)
+	return deficit
+}
+
 // A record holds the instant of the last charge, the deficit in whole hits, the rest of it in
 // ticks/Period hits, Requests and capacity.
 func (tokenBucket) layout() string { return "75744" }

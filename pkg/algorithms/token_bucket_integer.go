@@ -129,6 +129,11 @@ func (tokenBucketInteger) clamp(l Limit, s State, now Instant) State {
 	return State{last: min(s.last, now.Moved(-time.Duration(since))), a: deficit, b: since}
 }
 
+func (t tokenBucketInteger) content(l Limit, s State, now Instant) wide {
+	deficit, _, _ := t.settled(l, s, now)
+	return product(deficit, uint64(l.Period))
+}
+
 // A record holds the instant of the last charge, the ticks and nanoseconds from the mark to that
 // instant, the deficit and Requests.
 func (tokenBucketInteger) layout() string { return "77254" }

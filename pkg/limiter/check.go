@@ -199,9 +199,12 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 		if limit.Name != "" && v.replaces(limit.Name) || c.holder.skips(limit) {
 			continue
 		}
-		from := len(v.keys)
+		from, charges := len(v.keys), len(v.charges)
 		v.keys = s.Rule.AppendKey(v.keys, r.Domain, d.Entries, limit)
 		l.add(&c, limit, v.keys[from:])
+		if v.set.formers != nil && len(v.charges) > charges {
+			l.carry(&c, n, limit, &v.charges[charges])
+		}
 	}
 	c.end()
 	return nil

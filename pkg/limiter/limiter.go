@@ -56,8 +56,9 @@ type Options struct {
 	// OnNotice must not wait, and must be safe for concurrent use. Nil: notices are only counted.
 	OnNotice func(*Notice)
 
-	// Now is the clock by which grants end, and windows of notices. Nil: no grant is ever in force, and
-	// there are no notices. Safe for concurrent use.
+	// Now is the clock by which grants end, windows of notices, and the memory of earlier limits. Nil:
+	// no grant is ever in force, there are no notices, and a limit with another algorithm or period
+	// starts anew. Safe for concurrent use.
 	Now func() time.Time
 }
 

@@ -15,10 +15,12 @@ type ruleSet struct {
 	overrides map[string]*Counts // by domain: of overrides without a matching rule
 	counted   []RuleCounts       // each Counts once, with a rule that has limits where one has
 	grants    *grantTable        // never nil
+	formers   [][][]former       // by Rule.ID and index of the limit; nil without any
 }
 
 // SetRules puts rules in force, for every request that begins after it returns. The counts of a
-// rule go on when the new rules have a rule of the same domain and path. States in the store stay;
+// rule go on when the new rules have a rule of the same domain and path. States in the store stay,
+// and a limit with another algorithm or period takes over the used hits, see Options.Now;
 // the store forgets the answers by the earlier rules. Grants stay with their domain and entries.
 func (l *Limiter) SetRules(rules *descriptors.Rules) {
 	l.setting.Lock()
@@ -26,6 +28,9 @@ func (l *Limiter) SetRules(rules *descriptors.Rules) {
 	was := l.current.Load()
 	next := &ruleSet{loaded: true, rules: rules, counts: make([]*Counts, rules.Len()), overrides: make(map[string]*Counts)}
 	next.grants = l.placeLocked(rules)
+	if l.options.Now != nil {
+		next.formers = formersAfter(was, rules, l.options.Now())
+	}
 	type name struct{ domain, path string } // rules may have equal ones: the key a=b, and the key a with the value b
 	known, places := make(map[name]*Counts), make(map[name]int)
 	for _, c := range was.counted {

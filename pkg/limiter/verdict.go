@@ -42,6 +42,7 @@ type Verdict struct {
 	random    top.Random          // for tracked keys
 	noGrants  bool                // grants do not count
 	notes     bool                // a limit of the charges has warn_at
+	formers   []store.Former      // of the charges whose limits replaced others
 }
 
 // term is the limit of a charge, and the grant that changed the limit; nil without one.
@@ -101,7 +102,7 @@ func (v *Verdict) reset() {
 	v.OverLimit, v.SoftBreach, v.notes = false, false, false
 	v.Statuses, v.charges = v.Statuses[:0], v.charges[:0]
 	v.keys, v.limits = v.keys[:0], v.limits[:0]
-	v.terms, v.replaced, v.holds = v.terms[:0], v.replaced[:0], v.holds[:0]
+	v.terms, v.replaced, v.holds, v.formers = v.terms[:0], v.replaced[:0], v.holds[:0], v.formers[:0]
 }
 
 // grow makes room for as many descriptors, most of which have one limit with a key of at most 64

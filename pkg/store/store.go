@@ -5,7 +5,8 @@
 //
 // # The transaction
 //
-// Each (Key, Limit.Algorithm, Limit.Period) has a state of its own. Limit.Requests or Limit.Burst
+// Each (Key, Limit.Algorithm, Limit.Period) has a state of its own; Charge.Before carries hits over
+// from one to another. Limit.Requests or Limit.Burst
 // may differ from the last charge of the state; then hits are taken as [algorithms.TakeAs] says.
 //
 // The charges are evaluated in order, all at one instant, each on top of the charges before. So a
@@ -82,9 +83,25 @@ type Charge struct {
 	// pointer to Hold after the call.
 	Hold *Hold
 
+	// Before is the limits that Limit replaced, the oldest first. The used hits under these carry over
+	// to the state of the charge, as [algorithms.Carry] says, and then the charge is decided. Nil:
+	// none. Hits carry over also when the charge is denied, and by a Peek.
+	Before []Former
+
 	// Left receives the state of the key as the request leaves it, for callers that go on from the
 	// state. Nil: no need. A store that does not tell states leaves *Left as it is.
 	Left *State
+}
+
+// Former is a limit that the limit of a charge replaced.
+type Former struct {
+	Key   []byte // of the charge, under this limit
+	Limit algorithms.Limit
+	Both  bool // other processes may still use the limit: the hits of the charge carry over to its state, too
+
+	// Parts and To are the parts in which the two stores of states count a hit under this limit, and
+	// under the next one. 0 means 1.
+	Parts, To uint32
 }
 
 //nolint:gochecknoglobals // all rooms find the same hash for a key; nothing changes the seed

@@ -55,6 +55,9 @@ type Result struct {
 	Refused uint64 `json:"refused"` // requests with a mistake, which are not in the numbers of rules
 	Refusal string `json:"refusal"` // the first of these mistakes
 
+	CarryOver int      `json:"carry_over,omitempty"` // limits with another algorithm or period than before; a reload would keep the used hits
+	StartAnew []string `json:"start_anew,omitempty"` // limits whose counts would start anew
+
 	Rules   []Rule `json:"rules"`   // that a descriptor has met, in the order of the rules; then descriptors without a rule
 	Evicted uint64 `json:"evicted"` // keys that found no room in memory, or were forgotten to make room: the answers may be too mild
 }

@@ -76,6 +76,9 @@ func New(o Options) (*Simulation, error) {
 	}
 	s.leastPause = min(50_000, uint64(max(cmp.Or(o.MaxKeys, memstore.DefaultMaxKeys), 0))/4)
 	s.pause = s.leastPause
+	if o.Against != nil {
+		s.sum.CarryOver, s.sum.StartAnew = descriptors.Carried(o.Rules.Follow(o.Against))
+	}
 	for _, rules := range []*descriptors.Rules{o.Rules, o.Against} {
 		if rules == nil {
 			continue

@@ -56,6 +56,24 @@ level=WARN msg="rules removed" domain=c removed=[user]
 	must.Match(t, "log", want, log.String())
 }
 
+func TestAReloadLogsWhichLimitsKeepTheUsedHits(t *testing.T) {
+	dir := tree(t, map[string]string{"a.yaml": document("a", 1), "b.yaml": document("b", 1)})
+	_, r, log := startText(t, dir, reload.Options{})
+	log.Reset()
+	write(t, filepath.Join(dir, "a.yaml"), strings.Replace(document("a", 1), "unit: ", "algorithm: token_bucket, unit: ", 1))
+	write(t, filepath.Join(dir, "b.yaml"), `
+domain: b
+descriptors:
+- key: user
+  rate_limit: {algorithm: concurrency, max_in_flight: 3, hold: {begin: begin, end: end, at_most: 1m}}
+`)
+	must.Do(t, r.Reload(t.Context()))
+	want := `level=INFO msg="limits changed" carry_over=1 start_anew="[b user concurrency]"`
+	if !strings.Contains(log.String(), want+"\n") {
+		t.Errorf("the log lacks %s:\n%s", want, log)
+	}
+}
+
 func TestAReloadOfVeryManyChangesLogsABoundedNumberOfLines(t *testing.T) {
 	dir := tree(t, map[string]string{"a.yaml": document("a", 1)})
 	_, r, log := startText(t, dir, reload.Options{})

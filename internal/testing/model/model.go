@@ -50,6 +50,8 @@ func (m Keys) Take(charges []store.Charge, now algorithms.Instant) Answer {
 func (m Keys) TakeWith(
 	charges []store.Charge, now algorithms.Instant, decide func(Name, Key, algorithms.Decision) algorithms.Decision,
 ) Answer {
+	m.carry(charges, now, false)
+	defer m.carry(charges, now, true)
 	a := Answer{Decisions: make([]algorithms.Decision, len(charges)), Found: make([]algorithms.Hold, len(charges))}
 	for i := range charges {
 		if c := &charges[i]; settles(c) {
@@ -135,8 +137,10 @@ func (m Keys) put(name Name, k Key) {
 
 // Peek returns the decision that the charge alone would get, and the live hold of its holder.
 func (m Keys) Peek(c *store.Charge, now algorithms.Instant) (algorithms.Decision, algorithms.Hold) {
-	alone := Keys{NameOf(c): m[NameOf(c)]}
-	a := alone.Take([]store.Charge{*c}, now)
+	m.carry([]store.Charge{*c}, now, false)
+	alone, peek := Keys{NameOf(c): m[NameOf(c)]}, *c
+	peek.Before = nil
+	a := alone.Take([]store.Charge{peek}, now)
 	return a.Decisions[0], a.Found[0]
 }
 

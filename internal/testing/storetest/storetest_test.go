@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -70,7 +71,7 @@ func (s *plain) Holders(_ context.Context, c *store.Charge, most int) (held []st
 }
 
 func TestThePlainestStoreKeepsTheContract(t *testing.T) {
-	for _, c := range append(Cases(), HoldCases()...) {
+	for _, c := range slices.Concat(Cases(), HoldCases(), CarryCases()) {
 		t.Run(c.Name, func(t *testing.T) {
 			if strings.HasPrefix(c.Name, "64_goroutines") && race.Scale(10) > 1 {
 				t.Skip("the model plays all hits of a log again for each charge; with -short or -race the case is a tenth")

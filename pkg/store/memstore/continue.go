@@ -14,6 +14,9 @@ func (s *Store) Continue(charges []store.Charge, states []store.State, decisions
 	for i := range charges {
 		if c := &charges[i]; states[i].Now != 0 && (c.Limit.Algorithm.HasState() || c.Limit.Requests > 0) {
 			s.continueOne(c, &states[i], &decisions[i]) // the denial of a ban says nothing about a log
+			if c.Before != nil {
+				s.knows(c)
+			}
 		}
 	}
 }

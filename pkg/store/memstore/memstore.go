@@ -138,7 +138,7 @@ func (s *Store) Close() { s.stop() }
 // TakeNow implements [store.Store]. TakeNow decides every transaction.
 func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
 	switch {
-	case len(charges) != 1:
+	case len(charges) != 1 || charges[0].Before != nil:
 		return s.takeSeveral(charges, decisions), true
 	case charges[0].Hold != nil:
 		s.takeHold(&charges[0], &decisions[0])
@@ -170,6 +170,9 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []al
 	}
 	for i := range charges {
 		c := &charges[i]
+		if c.Before != nil {
+			s.carry(charges[i : i+1])
+		}
 		key := s.digest(c)
 		sh := s.shardOf(key)
 		sh.mu.Lock()

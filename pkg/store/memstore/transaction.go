@@ -36,9 +36,16 @@ func (s *Store) takeSeveral(charges []store.Charge, decisions []algorithms.Decis
 	t, _ := s.scratch.Get().(*transaction)
 	defer s.scratch.Put(t)
 	t.plan(s, charges)
+	carries := carries(charges)
+	if carries {
+		t.planFormers(s, charges)
+	}
 	var r room
 	for first := true; ; first = false {
 		now, full := t.lock(s), r.full
+		if first && carries {
+			s.carryLocked(charges, now, false)
+		}
 		if first {
 			t.endLocked(s, charges, decisions, now)
 		}
@@ -72,6 +79,9 @@ func (s *Store) takeSeveral(charges []store.Charge, decisions []algorithms.Decis
 			}
 		}
 		t.rememberLocked(s, &r, charges, decisions, admitted, now)
+		if carries {
+			s.carryLocked(charges, now, true)
+		}
 		t.unlock(s)
 		s.giveBack(&r)
 		clear(t.views) // releases logs

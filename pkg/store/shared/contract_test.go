@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,7 +25,7 @@ func TestDeps(t *testing.T) {
 func now() algorithms.Instant { return algorithms.Instant(time.Now().UnixNano()) }
 
 func TestAHealthyPrimaryKeepsTheContractAlone(t *testing.T) {
-	for _, c := range append(storetest.Cases(), storetest.HoldCases()...) {
+	for _, c := range slices.Concat(storetest.Cases(), storetest.HoldCases(), storetest.CarryCases()) {
 		t.Run(c.Name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				primary := must.Get(memstore.New(memstore.Options{SweepInterval: time.Minute}))(t)
@@ -67,7 +68,7 @@ func TestTheLocalStoreKeepsTheContractWithoutThePrimary(t *testing.T) {
 		{"which_is_away", errDown},
 		{"which_fails_though_its_probe_is_good", nil},
 	} {
-		for _, c := range storetest.Cases() {
+		for _, c := range append(storetest.Cases(), storetest.CarryCases()...) {
 			t.Run(probe.name+"/"+c.Name, func(t *testing.T) {
 				inBubbleAway(t, setup{}, func(r *rig) {
 					t := r.t
@@ -112,7 +113,7 @@ func inAdvance(name string) bool {
 }
 
 func TestAStoreOfLeasesAloneKeepsTheContract(t *testing.T) {
-	for _, c := range storetest.Cases() {
+	for _, c := range append(storetest.Cases(), storetest.CarryCases()...) {
 		t.Run(c.Name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				// The limits of most cases are too small for a fleet of four to lease, and a part

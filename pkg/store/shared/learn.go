@@ -142,6 +142,15 @@ func (s *Store) goOnFrom(charges []store.Charge, states []store.State, decisions
 	}
 }
 
+// forgetFormers forgets the denials of the keys to which the hits of a charge carry over.
+func (s *Store) forgetFormers(c *store.Charge) {
+	for n := range c.Before {
+		if f := &c.Before[n]; f.Both {
+			s.forget(&store.Charge{Key: f.Key, Limit: f.Limit}, false)
+		}
+	}
+}
+
 // forgetIfBack forgets the denial of a key that a charge may have given hits back to.
 func (s *Store) forgetIfBack(c *store.Charge) {
 	if c.Hits < 0 || isEnd(c) {

@@ -32,12 +32,25 @@ func repeated(charges []store.Charge, i int) bool {
 func (s *Store) near(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
 	leases, denials := s.table.tracked.Load() > 0, s.table.denials.Load() > 0
 	switch {
-	case !leases && !denials || len(charges) == 0 || store.Holds(charges):
+	case !leases && !denials || len(charges) == 0 || store.Holds(charges) || follows(charges):
 		return false, false
 	case leases && s.spendAll(charges, decisions):
 		return true, true
 	}
 	return false, denials && s.denyAll(charges, decisions)
+}
+
+// follows reports whether other processes may use a limit that the limit of a charge replaced. The
+// remote store has to be asked then: hits carry over there.
+func follows(charges []store.Charge) bool {
+	for i := range charges {
+		for n := range charges[i].Before {
+			if charges[i].Before[n].Both {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // spendAll decides a request from leases if each of its charges is leased, and reports whether it

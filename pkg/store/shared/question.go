@@ -132,6 +132,7 @@ func (s *Store) finish(q *question, t *store.Transaction) {
 			s.learnLease(&q.rest[n], &q.states[n], &t.Decisions[i], now)
 		}
 		s.forgetIfBack(c)
+		s.forgetFormers(c)
 		q.states[n].TellTo(c.Left)
 	}
 	if q.leases && (!t.Admitted || t.Err != nil) {

@@ -98,6 +98,7 @@ type substitutes struct {
 	doubt   []bool            // the same: the remote store may have admitted a holder that was denied here
 	instead []int64           // see store.Unanswered
 	parts   []store.Part      // the same
+	before  []store.Former    // of all charges
 }
 
 // substitute returns charges with which the local store gives the verdict on the whole request. A
@@ -106,7 +107,7 @@ type substitutes struct {
 // replaced by a probe. Call put after.
 func (s *Store) substitute(charges []store.Charge, share store.Share) *substitutes {
 	w, _ := s.substitutes.Get().(*substitutes)
-	w.charges = append(w.charges[:0], charges...)
+	w.charges, w.before = append(w.charges[:0], charges...), w.before[:0]
 	if store.Holds(charges) {
 		w.meet(s, charges)
 	}
@@ -114,8 +115,9 @@ func (s *Store) substitute(charges []store.Charge, share store.Share) *substitut
 		c := &w.charges[i]
 		switch {
 		case isLocal(c) && isEnd(c) && w.known[i].Status != algorithms.HoldHeld:
-			c.Limit, c.Hits, c.Hold, c.Mode, c.CountRejected = inUnits(c.Limit), 0, nil, store.Shadow, false
+			c.Limit, c.Hits, c.Hold, c.Mode, c.CountRejected, c.Before = inUnits(c.Limit), 0, nil, store.Shadow, false, nil
 		case isLocal(c):
+			w.formersInUnits(c)
 			c.Hits, c.Limit = cost(c, share), inUnits(c.Limit)
 		default:
 			// The same key, so that substitutes spread over the shards, but a period that no rule
@@ -127,14 +129,30 @@ func (s *Store) substitute(charges []store.Charge, share store.Share) *substitut
 			if isEnd(c) {
 				c.Mode = store.Shadow
 			}
-			c.Hits, c.CountRejected, c.Hold = hits, false, nil
+			c.Hits, c.CountRejected, c.Hold, c.Before = hits, false, nil, nil
 		}
 	}
 	return w
 }
 
+// formersInUnits gives a charge the limits that its limit replaced, in units.
+func (w *substitutes) formersInUnits(c *store.Charge) {
+	from := len(w.before)
+	w.before = append(w.before, c.Before...)
+	next := c.Limit
+	for n := len(w.before) - 1; n >= from; n-- {
+		f := &w.before[n]
+		f.Parts, f.To, next = units(f.Limit), units(next), f.Limit
+		f.Limit = inUnits(f.Limit)
+	}
+	if len(w.before) > from {
+		c.Before = w.before[from:len(w.before):len(w.before)]
+	}
+}
+
 func (s *Store) put(w *substitutes) {
 	clear(w.charges) // releases the keys
+	clear(w.before)  // the same
 	w.names = names{}
 	s.substitutes.Put(w)
 }

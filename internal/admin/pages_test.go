@@ -282,7 +282,7 @@ descriptors:
 		// rule returns a rule of the page: the fields of every rule, and the given ones.
 		rule := func(own map[string]any) map[string]any {
 			all := map[string]any{
-				"domain": "edge", "file": "rules.yaml", "name": "", "replaces": []any{}, "unlimited": false, "shadow_mode": false, "quota_mode": false,
+				"domain": "edge", "file": "rules.yaml", "name": "", "replaces": []any{}, "unlimited": false, "shadow_mode": false, "quota_mode": false, "group": "",
 				"detailed_metric": false, "begin": "", "end": "", "metadata": nil, "share_threshold": []any{}, "value_to_metric": []any{},
 			}
 			maps.Copy(all, own)

@@ -58,6 +58,7 @@ func (t *tree) descriptor(v value, parent *node) {
 	below := len(t.domain.rules)
 	rule.Shadow = t.flag(fs, "shadow_mode")
 	rule.Quota = t.flag(fs, "quota_mode")
+	t.readGroup(fs, rule)
 	rule.DetailedMetric = t.flag(fs, "detailed_metric")
 	rule.detailed = rule.DetailedMetric || slices.ContainsFunc(rule.Levels, func(l Level) bool { return l.ValueToMetric })
 	if m, ok := fs.get("metadata"); ok {
@@ -224,7 +225,44 @@ func (t *tree) where(text string, r *Rule) string {
 	return line(text+" in line %d", r.Line)
 }
 
-// checkFlags warns about shadow_mode or quota_mode on a descriptor without limits, above limits
+// MaxGroups is the most groups of a domain. A request may ask all of them, one after another.
+const MaxGroups = 16
+
+const maxGroupName = 63 // bytes
+
+// readGroup reads the group of a rule, whose modes are read.
+func (t *tree) readGroup(fs fields, rule *Rule) {
+	at, given := fs.get("group")
+	name, ok := "", false
+	if given {
+		name, ok = t.text(at)
+	}
+	if !ok {
+		return
+	}
+	plain := strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") == ""
+	switch {
+	case name == "" || len(name) > maxGroupName || !plain:
+		t.fail(at, "is %s, must be 1 to %d letters, digits, `-`, `_` and `.`, as in Envoy's priority_groups", quote(name), maxGroupName)
+	case !rule.Quota:
+		t.fail(at, "is for quotas: the descriptor must have quota_mode: true, too")
+	case rule.Shadow:
+		t.fail(at, "must not stand beside shadow_mode: a group that never denies cannot be spent")
+	default:
+		n := slices.Index(t.domain.groups, name)
+		if n < 0 {
+			if len(t.domain.groups) == MaxGroups {
+				t.fail(at, "is one group too many, a domain must have at most %d", MaxGroups)
+				return
+			}
+			n = len(t.domain.groups)
+			t.domain.groups = append(t.domain.groups, name)
+		}
+		rule.Group = Group{Name: name, Rank: n + 1}
+	}
+}
+
+// checkFlags warns about shadow_mode, quota_mode or group on a descriptor without limits, above limits
 // without that flag. The author may expect the flag to apply to the limits below.
 func (t *tree) checkFlags(fs fields, rule *Rule, below []*Rule) {
 	_, one := fs.get("rate_limit")
@@ -239,6 +277,7 @@ func (t *tree) checkFlags(fs fields, rule *Rule, below []*Rule) {
 	}
 	check("shadow_mode", func(r *Rule) bool { return r.Shadow })
 	check("quota_mode", func(r *Rule) bool { return r.Quota })
+	check("group", func(r *Rule) bool { return r.Group.Rank > 0 })
 }
 
 // checkBlanks warns about blanks around a text that requests must equal.

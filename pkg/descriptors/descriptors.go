@@ -35,8 +35,9 @@ type Domain struct {
 	Line    int    // of the document's domain, from 1; 0 in a generated document
 	Default *Rule  // for descriptors that match nothing; may be nil
 
-	root  node
-	rules []*Rule // in the order of the document, Default last
+	root   node
+	rules  []*Rule  // in the order of the document, Default last
+	groups []string // of its rules, in that order
 }
 
 // Rule is a node of a domain's tree: its limits apply to descriptors that end there. A node without
@@ -55,6 +56,7 @@ type Rule struct {
 	Unlimited      bool           // matches and always passes
 	Shadow         bool           // decides and counts but reports OK
 	Quota          bool           // over limit only when all quota limits of the request are
+	Group          Group          // of a quota; the zero value: none
 	DetailedMetric bool           // metrics carry the values of all entries
 	Metadata       map[string]any // JSON-like: nil, bool, float64, string, []any, map[string]any; may be nil
 	Levels         []Level        // one for each entry of the descriptors that the rule matches, but the holder; none for a default
@@ -66,6 +68,13 @@ type Rule struct {
 
 	detailed bool // DetailedMetric, or ValueToMetric of a level
 	rank     int  // among the wildcards of its key, in file order from 1; 0 for other rules
+}
+
+// Group is a group of quotas. All limits of a group must admit a request. Of several groups, one
+// that does suffices.
+type Group struct {
+	Name string
+	Rank int // among the groups of the domain, by their first rule in the document, from 1
 }
 
 // Level is the part of a rule about one entry.
@@ -90,6 +99,7 @@ func (r *Rule) appendMeaning(dst []byte) []byte {
 	for i := range r.Limits {
 		dst = r.Limits[i].appendMeaning(dst)
 	}
+	dst = binary.AppendUvarint(appendSized(dst, r.Group.Name), uint64(r.Group.Rank))
 	dst = appendFlags(dst, r.Unlimited, r.Shadow, r.Quota, r.DetailedMetric, r.Metadata != nil)
 	if r.Metadata != nil {
 		metadata, err := json.Marshal(r.Metadata)

@@ -37,7 +37,7 @@ func (f form) keys() (original, own []string) {
 		return []string{
 			"key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric",
 			"share_threshold", "metadata",
-		}, []string{"rate_limits", "on_store_error"}
+		}, []string{"rate_limits", "on_store_error", "group"}
 	case limitForm, ownLimitForm, defaultForm:
 		original = []string{"requests_per_unit", "unit", "unlimited", "name", "replaces"}
 		own = []string{"unit_multiplier", "period", "algorithm", "burst", "count_rejected", "on_store_error", "sharing", "warn_at"}

@@ -18,6 +18,9 @@ func (l *Limiter) Check(ctx context.Context, r *Request, v *Verdict) error {
 		return err
 	}
 	admitted, err := l.take(ctx, v)
+	for err == nil && v.again(admitted) {
+		err = l.takeChoice(ctx, v)
+	}
 	return l.finish(r, v, admitted, err)
 }
 
@@ -27,6 +30,9 @@ func (l *Limiter) Check(ctx context.Context, r *Request, v *Verdict) error {
 func (l *Limiter) CheckNow(r *Request, v *Verdict) (decided bool, err error) {
 	if err := l.prepare(r, v); err != nil {
 		return true, err
+	}
+	if len(v.Groups) > 0 { // may take several transactions
+		return false, nil
 	}
 	admitted, decided := l.takeNow(v)
 	if !decided {
@@ -85,6 +91,9 @@ func (l *Limiter) finish(r *Request, v *Verdict, admitted bool, err error) error
 		return err
 	}
 	v.OverLimit = !admitted
+	if len(v.Groups) > 0 {
+		v.judge(admitted)
+	}
 	if v.notes {
 		l.note(r, v)
 	}
@@ -134,6 +143,9 @@ func (l *Limiter) charges(set *ruleSet, r *Request, v *Verdict) error {
 				return tooMuch("names to replace")
 			}
 		}
+		if s.Rule != nil && s.Rule.Group.Rank > 0 && !s.Overridden {
+			v.enter(s.Rule, d)
+		}
 		v.Statuses = append(v.Statuses, s)
 	}
 	if len(v.replaced) > 1 { // one for each limit of each descriptor
@@ -172,6 +184,7 @@ type charging struct {
 	at      int // index of the descriptor
 	holder  holder
 	mode    store.Mode
+	asks    bool // of a group behind the first: nothing is charged yet
 }
 
 // charge adds the charges of descriptor i: one for each limit of the rule, unless another rule of
@@ -187,6 +200,7 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 		return nil
 	case s.Rule.Unlimited:
 		s.Outcome = Unlimited
+		c.join(s)
 		return nil
 	case len(s.Rule.Limits) == 0:
 		return nil
@@ -194,6 +208,9 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 	s.Outcome, s.charge = Limited, len(v.charges)
 	s.Quota = s.Rule.Quota || l.options.Quota
 	c.mode = modeOf(s.Rule.Shadow, s.Quota)
+	if len(v.Groups) > 0 {
+		c.join(s)
+	}
 	for n := range s.Rule.Limits {
 		limit := v.limitOf(s.Rule, n, d.Entries)
 		if limit.Name != "" && v.replaces(limit.Name) || c.holder.skips(limit) {
@@ -292,11 +309,17 @@ func (l *Limiter) add(c *charging, limit *descriptors.Limit, key []byte) {
 		Exact:         !l.leased(limit.Sharing),
 		Hash:          store.HashOf(key),
 	}
+	held := 0
 	if holder.phase != 0 && limit.AtMost > 0 {
 		v.holds = append(v.holds, store.Hold{Phase: holder.phase, Holder: holder.id, AtMost: limit.AtMost})
-		charge.Hold, charge.Exact, charge.Hits = &v.holds[len(v.holds)-1], true, holder.hits
+		held = len(v.holds)
+		charge.Hold, charge.Exact, charge.Hits = &v.holds[held-1], true, holder.hits
 	}
-	v.charges, v.terms = append(v.charges, charge), append(v.terms, term{limit, grant})
+	v.terms = append(v.terms, term{limit, grant, charge.Hits, held})
+	if s.Group > 0 {
+		c.inGroup(&charge)
+	}
+	v.charges = append(v.charges, charge)
 	v.notes = v.notes || limit.WarnAt[0] != 0
 }
 
@@ -313,6 +336,9 @@ func (c *charging) end() {
 		return
 	}
 	s.Outcome = Unlimited
+	if s.Group > 0 {
+		return // the group has room
+	}
 	if c.mode == store.Quota || c.mode == store.ShadowQuota {
 		limit, from := &s.Rule.Limits[0], len(v.keys)
 		v.keys = s.Rule.AppendKey(v.keys, c.request.Domain, c.request.Descriptors[c.at].Entries, limit)
@@ -354,6 +380,7 @@ type Questions struct {
 	All []Question
 
 	rest store.Rest
+	more []int // indexes of questions whose groups take one more transaction
 }
 
 // CheckAll is [Limiter.Check] for each question in q.All, with one wait where the store can, see
@@ -376,10 +403,17 @@ func (l *Limiter) CheckAll(q *Questions, decided func(indexes []int)) {
 		}
 		q.rest.Decide(i)
 	}
-	q.rest.Take(l.store, func(i, _ int, answer *store.Transaction) {
+	q.more = q.more[:0]
+	q.rest.Take(l.store, func(i, _ int, answer *store.Transaction) bool {
 		one := &q.All[i]
+		if answer.Err == nil && one.Verdict.again(answer.Admitted) {
+			q.more = append(q.more, i)
+			return false
+		}
 		one.Err = l.finish(one.Request, one.Verdict, answer.Admitted, answer.Err)
+		return true
 	}, decided)
+	l.chooseAll(q, decided)
 }
 
 // Result is the answer to one descriptor, for programs that need no more.

@@ -34,6 +34,11 @@ func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error
 	if err := l.charges(l.current.Load(), r, &v); err != nil {
 		return nil, err
 	}
+	for i := range v.charges { // also of a group that a request would only ask
+		if v.charges[i].Hits = v.terms[i].hits; v.terms[i].hold > 0 {
+			v.hold(i)
+		}
+	}
 	v.tellSource()
 	if err := l.store.Peek(ctx, v.charges, v.decisions); err != nil {
 		return nil, err

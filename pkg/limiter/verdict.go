@@ -17,6 +17,7 @@ import (
 type Verdict struct {
 	OverLimit bool               // the request as a whole must not pass
 	Statuses  []DescriptorStatus // one for each descriptor, in order
+	Groups    []Group            // of quotas that the request asks, in the rules' order; none when an error or another limit decided
 
 	// SoftBreach says that a key of the request has used as much as the first mark of its limit's
 	// warn_at, or more.
@@ -43,12 +44,15 @@ type Verdict struct {
 	noGrants  bool                // grants do not count
 	notes     bool                // a limit of the charges has warn_at
 	formers   []store.Former      // of the charges whose limits replaced others
+	choice    choice              // among Groups
 }
 
-// term is the limit of a charge, and the grant that changed the limit; nil without one.
+// term is the limit of a charge, and its part in a group.
 type term struct {
 	limit *descriptors.Limit
-	grant *Grant
+	grant *Grant // changed the limit; nil without one
+	hits  int64  // of the charge; of a group that is only asked, the hits that it would be charged
+	hold  int    // 1 + index in Verdict.holds; 0: none
 }
 
 // Outcome is the treatment of a descriptor.
@@ -85,6 +89,7 @@ type DescriptorStatus struct {
 	OverLimit bool // denied, and not in shadow mode
 	Never     bool // denied, and the hits are more than the limit ever has; false under a grant, which ends
 	Quota     bool // the limit is a quota: the request passes while one of its quotas has room
+	Group     int  // 1 + index in Verdict.Groups; 0: the limit is in no group
 	Shadowed  bool // denied in shadow mode, and reported as allowed
 
 	// Hold is the hold of the first limit with holders, at the begin or the end of a holder; else nil.
@@ -102,7 +107,7 @@ func (v *Verdict) reset() {
 	v.OverLimit, v.SoftBreach, v.notes = false, false, false
 	v.Statuses, v.charges = v.Statuses[:0], v.charges[:0]
 	v.keys, v.limits = v.keys[:0], v.limits[:0]
-	v.terms, v.replaced, v.holds, v.formers = v.terms[:0], v.replaced[:0], v.holds[:0], v.formers[:0]
+	v.terms, v.replaced, v.holds, v.formers, v.Groups = v.terms[:0], v.replaced[:0], v.holds[:0], v.formers[:0], v.Groups[:0]
 }
 
 // grow makes room for as many descriptors, most of which have one limit with a key of at most 64
@@ -127,17 +132,19 @@ func (v *Verdict) link() {
 	if len(v.holds) == 0 {
 		return
 	}
-	n := 0
 	for i := range v.charges {
-		c := &v.charges[i]
-		if c.Hold == nil {
-			continue
+		if c := &v.charges[i]; c.Hold != nil {
+			v.hold(i)
 		}
-		c.Hold = &v.holds[n]
-		if s := &v.Statuses[c.Rule]; s.Hold == nil {
-			s.Hold = c.Hold
-		}
-		n++
+	}
+}
+
+// hold gives charge i its hold.
+func (v *Verdict) hold(i int) {
+	c := &v.charges[i]
+	c.Hold = &v.holds[v.terms[i].hold-1]
+	if s := &v.Statuses[c.Rule]; s.Hold == nil {
+		s.Hold = c.Hold
 	}
 }
 
@@ -183,7 +190,7 @@ func (v *Verdict) before(i, j int) bool {
 
 // never reports whether the hits of charge i are more than its limit ever has.
 func (v *Verdict) never(i int) bool {
-	return v.terms[i].grant == nil && v.charges[i].Hits > int64(v.charges[i].Limit.Capacity())
+	return v.terms[i].grant == nil && v.terms[i].hits > int64(v.charges[i].Limit.Capacity())
 }
 
 // quotas keeps charges from denying a request with a descriptor without a limit: with Options.Quota

@@ -19,6 +19,7 @@ const (
 type form struct {
 	exact    bool // durations are in nanoseconds, and hits that never pass have none; else in seconds, for Envoy
 	original bool // see Options.Original
+	metadata bool // see Options.DynamicMetadata
 }
 
 func (f form) appendResponse(b []byte, v *limiter.Verdict) []byte {

@@ -81,7 +81,7 @@ func retryAfter(v *limiter.Verdict) (wait time.Duration, ok bool) {
 	for i := range v.Statuses {
 		s := &v.Statuses[i]
 		switch {
-		case s.Outcome != limiter.Limited:
+		case s.Outcome != limiter.Limited, s.Group > 0:
 		case !isQuota(s):
 			if s.OverLimit {
 				wait, ok = max(wait, s.Decision.RetryAfter), ok && !s.Never
@@ -98,7 +98,28 @@ func retryAfter(v *limiter.Verdict) (wait time.Duration, ok bool) {
 	if quotas > 0 && spent == quotas {
 		wait, ok = max(wait, quota), ok && quota >= 0
 	}
+	if len(v.Groups) > 0 {
+		first, can := groupAfter(v)
+		wait, ok = max(wait, first), ok && can
+	}
 	return wait, ok
+}
+
+// groupAfter returns the wait until a group has room: until each of its limits has. Without such a
+// wait ok is false.
+func groupAfter(v *limiter.Verdict) (first time.Duration, ok bool) {
+	for g := range v.Groups {
+		wait, can := time.Duration(0), true
+		for i := range v.Statuses {
+			if s := &v.Statuses[i]; s.Group == g+1 && s.OverLimit {
+				wait, can = max(wait, s.Decision.RetryAfter), can && !s.Never
+			}
+		}
+		if can && (!ok || wait < first) {
+			first, ok = wait, true
+		}
+	}
+	return first, ok
 }
 
 // isQuota reports whether the limit counts as a quota. Shadow mode goes before quota mode.

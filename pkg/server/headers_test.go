@@ -246,7 +246,7 @@ func TestDynamicMetadataHasTheShapeOfTheReference(t *testing.T) {
 			"descriptors": []any{
 				map[string]any{"entries": []any{"a=x"}},
 				map[string]any{"entries": []any{"b=x"}},
-				map[string]any{"entries": []any{"spent=x"}, "never": true},
+				map[string]any{"entries": []any{"spent=x"}},
 				map[string]any{"entries": []any{"free=x"}},
 				map[string]any{"entries": []any{"a=y"}},
 			},
@@ -258,7 +258,7 @@ func TestDynamicMetadataHasTheShapeOfTheReference(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := start(t, metadataRules, func(o *Options) { o.DynamicMetadata = true })
+				f := start(t, metadataRules, func(o *Options) { o.DynamicMetadata, o.Original = true, true })
 				test.request.Domain = "edge"
 				got := must.Get(f.client.ShouldRateLimit(t.Context(), test.request))(t)
 				if diff := cmp.Diff(test.want, got.GetDynamicMetadata().AsMap()); diff != "" {

@@ -84,9 +84,13 @@ func TestDynamicMetadataNamesWhatIsHeld(t *testing.T) {
 			{"done", "r1", 35, map[string]any{"phase": "end", "holder": "r1", "hits": 0.0}},
 		} {
 			got := f.ask(t, hits(step.hits, "tenant", "t", step.key, step.name)).GetDynamicMetadata().AsMap()
-			want := map[string]any{"domain": "edge", "descriptors": []any{map[string]any{
+			one := map[string]any{
 				"entries": []any{"tenant=t", step.key + "=" + step.name}, "hitsAddend": float64(step.hits), "hold": step.want,
-			}}}
+			}
+			if step.name == "r2" {
+				one["code"] = "OVER_LIMIT"
+			}
+			want := map[string]any{"domain": "edge", "descriptors": []any{one}}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("%s=%s: dynamic_metadata (-want +got):\n%s", step.key, step.name, diff)
 			}

@@ -62,7 +62,7 @@ type Options struct {
 	Headers Headers
 	// Original: an answer says no more than one of envoyproxy/ratelimit. /json leaves out zeros.
 	Original        bool
-	DynamicMetadata bool // answers carry dynamic metadata: the request and the metadata of the rules that passed
+	DynamicMetadata bool // answers carry dynamic metadata: the request and the metadata of the rules that passed. Groups with room are always there
 }
 
 // Headers chooses the headers that Envoy adds to the response to the client, also to one that

@@ -189,7 +189,7 @@ func (s *service) survive(c *call, err *error) {
 }
 
 func (s *service) encode(c *call, dst []byte) ([]byte, error) {
-	f := form{exact: c.exact, original: s.options.Original}
+	f := form{exact: c.exact, original: s.options.Original, metadata: s.options.DynamicMetadata}
 	dst = f.appendResponse(dst, &c.verdict)
 	if s.options.Headers.any() {
 		dst = s.options.Headers.append(dst, &c.verdict)
@@ -197,7 +197,7 @@ func (s *service) encode(c *call, dst []byte) ([]byte, error) {
 	if c.verdict.SoftBreach {
 		dst = appendHeader(dst, softBreach, "1")
 	}
-	if s.options.DynamicMetadata {
+	if f.metadata || len(c.verdict.Groups) > 0 {
 		var err error
 		if dst, err = f.appendMetadata(dst, &c.request, &c.verdict); err != nil {
 			return nil, fmt.Errorf("encode dynamic metadata: %w", err)

@@ -49,8 +49,8 @@ func (r *Rest) Pass(i int, t Transaction) {
 
 // Take reports the decided transactions to the caller, and lets s decide the others. Take calls
 // answered with each answer before its report. There i is the index in the caller's transactions,
-// and n counts the calls of Pass from 0.
-func (r *Rest) Take(s Store, answered func(i, n int, answer *Transaction), decided func(indexes []int)) {
+// and n counts the calls of Pass from 0. An answer for that answered returns false is not reported.
+func (r *Rest) Take(s Store, answered func(i, n int, answer *Transaction) bool, decided func(indexes []int)) {
 	if len(r.done) > 0 {
 		decided(r.done)
 	}
@@ -58,10 +58,13 @@ func (r *Rest) Take(s Store, answered func(i, n int, answer *Transaction), decid
 		s.TakeAll(r.transactions, func(indexes []int) {
 			r.done = r.done[:0]
 			for _, n := range indexes {
-				answered(r.indexes[n], n, &r.transactions[n])
-				r.Decide(r.indexes[n])
+				if answered(r.indexes[n], n, &r.transactions[n]) {
+					r.Decide(r.indexes[n])
+				}
 			}
-			decided(r.done)
+			if len(r.done) > 0 {
+				decided(r.done)
+			}
 		})
 	}
 	clear(r.transactions)

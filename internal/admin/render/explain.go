@@ -188,6 +188,8 @@ func outcome(domain *descriptors.Domain, s *limiter.DescriptorStatus) string {
 	switch {
 	case s.Rule.Shadow:
 		text += ", in shadow mode: it decides and counts, and always reports OK"
+	case s.Rule.Group.Rank > 0:
+		text += fmt.Sprintf(", as a quota of group %s: all limits of a group must have room, and a request is denied when no group has", s.Rule.Group.Name)
 	case s.Rule.Quota:
 		text += ", as a quota: a request is denied when all its quotas are spent"
 	}

@@ -26,6 +26,7 @@ func Rule(r *descriptors.Rule) *adminv1.Rule {
 		Name:           r.Name,
 		ShadowMode:     r.Shadow,
 		QuotaMode:      r.Quota,
+		Group:          r.Group.Name,
 		Unlimited:      r.Unlimited,
 		Replaces:       r.Replaces,
 		DetailedMetric: r.DetailedMetric,

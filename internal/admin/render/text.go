@@ -147,6 +147,7 @@ func remarks(e *adminv1.DescriptorExplanation) string {
 	add(len(r.GetLimits()) > 0 && len(e.GetLimits()) == 0 && e.GetGrant() == nil, "replaced by another rule of the request")
 	add(r.GetShadowMode(), "shadow mode")
 	add(r.GetQuotaMode(), "quota mode")
+	add(r.GetGroup() != "", "group "+r.GetGroup())
 	add(r.GetName() != "", "name "+r.GetName())
 	add(len(r.GetReplaces()) > 0, "replaces "+and(r.GetReplaces()))
 	add(len(r.GetShareThreshold()) > 0, "shares the count of "+and(r.GetShareThreshold()))

@@ -147,6 +147,9 @@ func resultText(r *adminv1.WatchedRequest, d *adminv1.WatchedDescriptor) string 
 	if _, l := Deciding(d); l != nil {
 		parts = append(parts, watchedLimitText(d, l))
 	}
+	if d.GetGroup() != "" {
+		parts = append(parts, "group "+d.GetGroup())
+	}
 	if d.GetGrant() != "" && len(d.GetLimits()) == 0 {
 		parts = append(parts, "grant "+printable.Text(d.GetGrant()))
 	}

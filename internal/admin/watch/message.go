@@ -58,6 +58,9 @@ func (b *builder) descriptor(d *descriptor, told bool) *adminv1.WatchedDescripto
 	}
 	if d.rule != nil {
 		out.Rule, out.File, out.Line = valid(d.rule.Path), valid(d.rule.File), uint32(d.rule.Line)
+		if !d.override {
+			out.Group = d.rule.Group.Name
+		}
 	}
 	if d.grant != nil {
 		out.Grant = valid(d.grant.ID)

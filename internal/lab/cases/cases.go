@@ -36,6 +36,7 @@ type Step struct {
 	Times       int           // at least 1
 	Descriptors []Descriptor  // at least one
 	Verdict     string        // "ok" or "over_limit", of each time; "" for any
+	Groups      []string      // of quotas with room, of each time; nil for any
 }
 
 // Descriptor is a descriptor of a request, and the expected status. The zero value of an

@@ -44,6 +44,8 @@ descriptors:
   - {key: none}
   - {key: tenant, rate_limit: {table: t.csv, unit: hour, requests_per_unit: 1}}
   - {key: slots, rate_limit: {algorithm: concurrency, max_in_flight: 1, hold: {begin: b, end: e, at_most: 10s}}}
+  - {key: pt, quota_mode: true, group: pt, rate_limit: {unit: hour, requests_per_unit: 1}}
+  - {key: od, quota_mode: true, group: od, rate_limit: {unit: hour, requests_per_unit: 1}}
 `
 
 func results(t *testing.T, text string) []string {
@@ -105,6 +107,11 @@ tests:
       - {descriptor: "slots=x,b=1", outcome: ok}
       - {descriptor: "slots=x,b=2", outcome: over_limit}
       - {at: 10s, descriptor: "slots=x,b=2", outcome: ok}
+  - name: groups
+    steps:
+      - {descriptors: [pt=a, od=a], groups: [pt, od]}
+      - {descriptors: [pt=a, od=a], groups: [od], verdict: ok}
+      - {descriptors: [pt=a, od=a], groups: [], verdict: over_limit}
   - {name: another domain, domain: x, steps: [{descriptor: a=b, outcome: no_domain, rule: "", verdict: ok}]}
 `)
 	if len(got) != 0 {
@@ -115,7 +122,7 @@ tests:
 func TestEveryFailureIsReportedWithItsLine(t *testing.T) {
 	got := results(t, "rules: r.yaml\ndomain: d\ntests:\n- name: wrong\n  steps: [{descriptor: slots=b, rule: slots, b: 1}]\n")
 	want := []string{`dir/c.yaml:5: tests[0].steps[0]: "b" is not a key that is known here, must be one of ` +
-		`at, times, verdict, descriptors, descriptor, hits, refund, limit, rule, outcome, requests, remaining, wait, reset`}
+		`at, times, verdict, groups, descriptors, descriptor, hits, refund, limit, rule, outcome, requests, remaining, wait, reset`}
 	must.Match(t, "mistakes", want, got)
 	got = results(t, `rules: r.yaml
 domain: d
@@ -129,6 +136,7 @@ tests:
         verdict: over_limit
       - {at: 1s, descriptor: tenant=gold, requests: 1}
       - {descriptor: "slots=b,b=1", outcome: over_limit, rule: ""}
+      - {descriptors: ["pt=b", "od=b"], groups: [od]}
       - {descriptor: "bucket=a", limit: {requests_per_unit: 1, unit: year, unit_multiplier: 4000}}
 `)
 	want = []string{
@@ -144,7 +152,8 @@ tests:
 		`dir/c.yaml:11: wrong: at 1s: tenant=gold: requests is 9, want 1 (r.yaml:10, 9 per 1h0m0s by t.csv:1)`,
 		`dir/c.yaml:12: wrong: at 1s: slots=b,b=1: the rule is "slots", want "" (r.yaml:11, 1 at once)`,
 		`dir/c.yaml:12: wrong: at 1s: slots=b,b=1: the outcome is ok, want over_limit (r.yaml:11, 1 at once)`,
-		`dir/c.yaml:13: wrong: at 1s: descriptor 0: override multiplier: `,
+		`dir/c.yaml:13: wrong: at 1s: the groups with room are ["pt" "od"], want ["od"]`,
+		`dir/c.yaml:14: wrong: at 1s: descriptor 0: override multiplier: `,
 	}
 	if n := len(want) - 1; len(got) == len(want) && strings.HasPrefix(got[n], want[n]) {
 		got[n] = want[n]
@@ -183,7 +192,7 @@ tests:
       - {at: 2s, descriptor: a=b, times: 0, hits: -1, refund: 3, outcome: denied, verdict: no}
       - {at: 1s, descriptor: a=b, remaining: 4294967296, wait: soon, reset: -1s, rule: [a]}
       - {descriptors: [a=b], hits: 3}
-      - {descriptor: a=b, limit: {unit: fortnight, requests_per_unit: "1"}}
+      - {descriptor: a=b, limit: {unit: fortnight, requests_per_unit: "1"}, groups: pt}
       - {descriptor: a=b, limit: {unit: second}, at: 99999d}
       - {descriptor: a=b, at: 36501d}
       - {descriptor: a=b, at: 3s, at: 4s}
@@ -197,7 +206,7 @@ tests:
 			"dir/c.yaml:5: tests[1].name: is missing, must be the claim of the test",
 			"dir/c.yaml:5: tests[1].domain: is missing, must be the name of a domain, here or for the whole file",
 			`dir/c.yaml:5: tests[1].steps[0].descriptor: "a": must be key=value`,
-			"dir/c.yaml:5: tests[1]: expects nothing, must have a step with an expectation: verdict, rule, outcome, requests, remaining, wait or reset",
+			"dir/c.yaml:5: tests[1]: expects nothing, must have a step with an expectation: verdict, groups, rule, outcome, requests, remaining, wait or reset",
 			"dir/c.yaml:9: tests[2].steps[0].times: must be a whole number from 1 to 1000000",
 			"dir/c.yaml:9: tests[2].steps[0].verdict: must be one of ok, over_limit",
 			"dir/c.yaml:9: tests[2].steps[0].hits: must be a whole number from 0 to 4294967295",
@@ -209,6 +218,7 @@ tests:
 			`dir/c.yaml:10: tests[2].steps[1].wait: is "soon", must be a duration such as 250ms, 10s, 1h30m or 2d, at most 100 years`,
 			`dir/c.yaml:10: tests[2].steps[1].reset: is "-1s", must be a duration such as 250ms, 10s, 1h30m or 2d, at most 100 years`,
 			"dir/c.yaml:11: tests[2].steps[2].hits: stands beside descriptors, must be in one of them",
+			"dir/c.yaml:12: tests[2].steps[3].groups: must be a list of the groups with room, in the order of the rules, such as [pt, od] or []",
 			"dir/c.yaml:12: tests[2].steps[3].limit.requests_per_unit: must be a whole number from 0 to 4294967295",
 			"dir/c.yaml:12: tests[2].steps[3].limit.unit: must be second, minute, hour, day, week, month or year",
 			`dir/c.yaml:13: tests[2].steps[4].at: is "99999d", must be a duration such as 250ms, 10s, 1h30m or 2d, at most 100 years`,

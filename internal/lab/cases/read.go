@@ -189,11 +189,11 @@ func (r *reader) test(n *yaml.Node, path, domain string, start time.Time) Test {
 	for i, item := range r.list(all["steps"], n, path+".steps", "steps") {
 		s := r.step(item, fmt.Sprintf("%s.steps[%d]", path, i), last)
 		last = s.At
-		expects = expects || s.Verdict != "" || slices.ContainsFunc(s.Descriptors, func(d Descriptor) bool { return d.expects() })
+		expects = expects || s.Verdict != "" || s.Groups != nil || slices.ContainsFunc(s.Descriptors, func(d Descriptor) bool { return d.expects() })
 		t.Steps = append(t.Steps, s)
 	}
 	if !expects && len(t.Steps) > 0 {
-		r.fail(n, path, "expects nothing, must have a step with an expectation: verdict, rule, outcome, requests, remaining, wait or reset")
+		r.fail(n, path, "expects nothing, must have a step with an expectation: verdict, groups, rule, outcome, requests, remaining, wait or reset")
 	}
 	return t
 }
@@ -206,7 +206,7 @@ func descriptorKeys() []string {
 const maxTimes = 1_000_000
 
 func (r *reader) step(n *yaml.Node, path string, last time.Duration) Step {
-	all := r.keys(n, path, append([]string{"at", "times", "verdict", "descriptors"}, descriptorKeys()...)...)
+	all := r.keys(n, path, append([]string{"at", "times", "verdict", "groups", "descriptors"}, descriptorKeys()...)...)
 	s := Step{Line: n.Line, At: last, Times: 1}
 	if all == nil {
 		return s
@@ -221,6 +221,15 @@ func (r *reader) step(n *yaml.Node, path string, last time.Duration) Step {
 	}
 	if all["verdict"] != nil {
 		s.Verdict = r.oneOf(all["verdict"], path+".verdict", ok, overLimit)
+	}
+	if groups := all["groups"]; groups != nil {
+		s.Groups = []string{}
+		if groups.Kind != yaml.SequenceNode {
+			r.fail(groups, path+".groups", "must be a list of the groups with room, in the order of the rules, such as [pt, od] or []")
+		}
+		for i, name := range groups.Content {
+			s.Groups = append(s.Groups, r.text(name, fmt.Sprintf("%s.groups[%d]", path, i)))
+		}
 	}
 	if all["descriptors"] == nil {
 		s.Descriptors = []Descriptor{r.descriptor(n, all, path)}

@@ -3,6 +3,7 @@ package cases
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -97,6 +98,9 @@ func (r *running) check(s *Step, n int, v *limiter.Verdict) {
 	}
 	if s.Verdict != "" && s.Verdict != verdict {
 		r.fail(s, s.Line, n, "", "the verdict is %s, want %s", verdict, s.Verdict)
+	}
+	if room := slices.Collect(v.WithRoom()); s.Groups != nil && !slices.Equal(room, s.Groups) {
+		r.fail(s, s.Line, n, "", "the groups with room are %q, want %q", room, s.Groups)
 	}
 	for i := range s.Descriptors {
 		d, status := &s.Descriptors[i], &v.Statuses[i]

@@ -8,6 +8,7 @@ package simulate
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"math"
 	"time"
@@ -120,8 +121,7 @@ func (s *Simulation) Decide(r *records.Record) {
 	}
 	var err error
 	for _, w := range s.worlds {
-		_, refused := w.CheckNow(&r.Request, &w.verdict) // a store in memory decides at once
-		err = errors.Join(err, refused)
+		err = errors.Join(err, w.Check(context.Background(), &r.Request, &w.verdict)) // a store in memory does not wait
 	}
 	if err != nil {
 		if sum.Refused++; s.refusal == nil {

@@ -38,6 +38,7 @@ type descriptor struct {
 	ValueToMetric  bool           `yaml:"value_to_metric,omitempty"`
 	ShadowMode     bool           `yaml:"shadow_mode,omitempty"`
 	QuotaMode      bool           `yaml:"quota_mode,omitempty"`
+	Group          string         `yaml:"group,omitempty"`
 	DetailedMetric bool           `yaml:"detailed_metric,omitempty"`
 	Metadata       map[string]any `yaml:"metadata,flow,omitempty"`
 	RateLimit      *yaml.Node     `yaml:"rate_limit,omitempty"`
@@ -185,6 +186,7 @@ func (p *place) line() int {
 // describe adds the modes, the metadata and the limits of a rule.
 func (s *Shape) describe(d *descriptor, named map[string]bool) {
 	if r := s.rule; r != nil {
+		d.Group = r.Group.Name
 		d.ShadowMode, d.QuotaMode, d.DetailedMetric, d.Metadata = r.Shadow, r.Quota, r.DetailedMetric, r.Metadata
 	}
 	if d.RateLimits = s.limits(named); len(d.RateLimits) == 1 {

@@ -413,7 +413,7 @@ function requestRow(r, d, more) {
   if (r.error) what.push(soft(r.error));
   else if (limit) what.push((never(limit, d.hits) ? 'never passes, by ' : limit.retryAfter && seconds(limit.retryAfter) ? 'passes in ' + time(seconds(limit.retryAfter)) + ', by ' : count(limit.remaining || 0) + ' left of ') + limitText(limit.limit));
   else if (miss) what.push(soft(miss.why || 'no rule matched'));
-  const notes = [!r.error && limit && limit.source && !usual(limit.source) && sourceText(limit.source), !more && 'in ' + time(seconds(r.took)), limit && limit.grant && 'grant ' + limit.grant].filter(Boolean).join(', ');
+  const notes = [!r.error && limit && limit.source && !usual(limit.source) && sourceText(limit.source), d.group && 'group ' + d.group, !more && 'in ' + time(seconds(r.took)), limit && limit.grant && 'grant ' + limit.grant].filter(Boolean).join(', ');
   what.push(notes && el('small', {}, notes), limit && miss && el('small', {}, 'no rule of its own: ', soft(miss.why)));
   return el('tr', {class: more && 'more'}, el('td', {}, !more && el('time', {datetime: r.at}, clock(r.at))), el('td', {}, el('span', {class: 'tag ' + kind}, text)),
     el('th', {scope: 'row'}, el('code', {}, soft(entriesText(d.entries) + times(d.hits))), !more && el('small', {}, soft(r.domain || ''))),

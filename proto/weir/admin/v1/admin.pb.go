@@ -742,7 +742,9 @@ type Rule struct {
 	// The key of the entry that begins a hold; empty for a rule without hold. The value of the entry names the holder.
 	Begin string `protobuf:"bytes,15,opt,name=begin,proto3" json:"begin,omitempty"`
 	// The key of the entry that ends a hold; empty for a rule without hold.
-	End           string `protobuf:"bytes,16,opt,name=end,proto3" json:"end,omitempty"`
+	End string `protobuf:"bytes,16,opt,name=end,proto3" json:"end,omitempty"`
+	// The group of a quota; empty for none. All limits of a group must admit a request, and of several groups one that does suffices.
+	Group         string `protobuf:"bytes,17,opt,name=group,proto3" json:"group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -885,6 +887,13 @@ func (x *Rule) GetBegin() string {
 func (x *Rule) GetEnd() string {
 	if x != nil {
 		return x.End
+	}
+	return ""
+}
+
+func (x *Rule) GetGroup() string {
+	if x != nil {
+		return x.Group
 	}
 	return ""
 }
@@ -3001,7 +3010,9 @@ type WatchedDescriptor struct {
 	// The id of the grant that changed the deciding limit, or that lets the descriptor pass; empty without one.
 	Grant string `protobuf:"bytes,9,opt,name=grant,proto3" json:"grant,omitempty"`
 	// Whether the limit came with the descriptor, in place of the limits of the rule.
-	Override      bool `protobuf:"varint,10,opt,name=override,proto3" json:"override,omitempty"`
+	Override bool `protobuf:"varint,10,opt,name=override,proto3" json:"override,omitempty"`
+	// The group of the quota; empty for none. A descriptor with 0 hits was asked only.
+	Group         string `protobuf:"bytes,11,opt,name=group,proto3" json:"group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3104,6 +3115,13 @@ func (x *WatchedDescriptor) GetOverride() bool {
 		return x.Override
 	}
 	return false
+}
+
+func (x *WatchedDescriptor) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
 }
 
 // WatchedLimit is one limit of a descriptor, and its decision.
@@ -4569,7 +4587,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x05Table\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x16\n" +
 	"\x06values\x18\x02 \x01(\rR\x06values\x12\x12\n" +
-	"\x04hash\x18\x03 \x01(\tR\x04hash\"\xed\x03\n" +
+	"\x04hash\x18\x03 \x01(\tR\x04hash\"\x83\x04\n" +
 	"\x04Rule\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
@@ -4589,7 +4607,8 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x0fshare_threshold\x18\r \x03(\tR\x0eshareThreshold\x12&\n" +
 	"\x0fvalue_to_metric\x18\x0e \x03(\tR\rvalueToMetric\x12\x14\n" +
 	"\x05begin\x18\x0f \x01(\tR\x05begin\x12\x10\n" +
-	"\x03end\x18\x10 \x01(\tR\x03end\"\x95\x01\n" +
+	"\x03end\x18\x10 \x01(\tR\x03end\x12\x14\n" +
+	"\x05group\x18\x11 \x01(\tR\x05group\"\x95\x01\n" +
 	"\x06Holder\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04hits\x18\x02 \x01(\rR\x04hits\x125\n" +
@@ -4746,7 +4765,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\vdescriptors\x18\x04 \x03(\v2 .weir.admin.v1.WatchedDescriptorR\vdescriptors\x12\x1d\n" +
 	"\n" +
 	"over_limit\x18\x05 \x01(\bR\toverLimit\x12\x14\n" +
-	"\x05error\x18\x06 \x01(\tR\x05error\"\xeb\x02\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\"\x81\x03\n" +
 	"\x11WatchedDescriptor\x12.\n" +
 	"\aentries\x18\x01 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x12\n" +
 	"\x04hits\x18\x02 \x01(\x03R\x04hits\x120\n" +
@@ -4758,7 +4777,8 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\fnearest_miss\x18\b \x01(\v2\x1a.weir.admin.v1.NearestMissR\vnearestMiss\x12\x14\n" +
 	"\x05grant\x18\t \x01(\tR\x05grant\x12\x1a\n" +
 	"\boverride\x18\n" +
-	" \x01(\bR\boverride\"\xaa\x02\n" +
+	" \x01(\bR\boverride\x12\x14\n" +
+	"\x05group\x18\v \x01(\tR\x05group\"\xaa\x02\n" +
 	"\fWatchedLimit\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12*\n" +
 	"\x05limit\x18\x02 \x01(\v2\x14.weir.admin.v1.LimitR\x05limit\x12\x18\n" +

@@ -28,6 +28,7 @@ type batch struct {
 	texts   texts          // memory of keys
 	states  []keyState
 	all     []group
+	pairs   []pair // of limits that replaced others
 	charges int    // of all transactions
 	count   uint64 // of transactions
 }
@@ -70,6 +71,8 @@ func (b *batch) reset() {
 	clear(b.places)
 	clear(b.keys)
 	clear(b.all)
+	clear(b.pairs)
+	b.pairs = b.pairs[:0]
 	b.until, b.last, b.life = time.Time{}, time.Time{}, 0
 	b.keys, b.states, b.all, b.charges, b.count = b.keys[:0], b.states[:0], b.all[:0], 0, 0
 }
@@ -82,6 +85,11 @@ func (b *batch) add(c *call) {
 	}
 	if len(c.holds) > 0 {
 		b.placeHolds(c)
+	}
+	for i := range c.charges {
+		if c.charges[i].Before != nil {
+			b.addPairs(&c.charges[i])
+		}
 	}
 	if !c.until.IsZero() && (b.until.IsZero() || c.until.Before(b.until)) {
 		b.until = c.until
@@ -175,7 +183,7 @@ func (b *batch) placeOfKey() int {
 
 func (b *batch) request(now, deadline int64) []byte {
 	r := make([]byte, 0, headerSize+len(b.all)*(9+26))
-	r = appendHeader(r, now, deadline)
+	r = b.appendPairs(appendHeader(r, now, deadline))
 	for i := range b.all {
 		g := &b.all[i]
 		c := g.first

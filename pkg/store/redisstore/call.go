@@ -82,6 +82,9 @@ func (c *call) set(a action, slot uint16, at algorithms.Instant, charges []store
 func (c *call) add(charge *store.Charge) {
 	c.charges = append(c.charges, *charge)
 	c.charges[len(c.charges)-1].Left = nil // belongs to the caller
+	if charge.Before != nil {
+		c.charges[len(c.charges)-1].Before = ownFormers(charge.Before) // the same
+	}
 	c.keys = append(c.keys, charge.Key...)
 	if charge.Hold != nil && !hasHolder(charge) {
 		c.charges[len(c.charges)-1].Hold = new(store.Hold)

@@ -35,7 +35,9 @@ func fresh(tb testing.TB) string {
 func TestCountersKeepTheContract(t *testing.T) {
 	const but = "algorithm_and_period_make_states_of_their_own"
 	o := Options{Counters: counted("")}
-	t.Run("single", func(t *testing.T) { contract(t, urlOf("redis", shared(t).Address()), o, 0, but) })
+	t.Run("single", func(t *testing.T) {
+		contract(t, urlOf("redis", shared(t).Address()), o, 0, append(carryCases(), but)...)
+	})
 	t.Run("cluster", func(t *testing.T) {
 		contractOf(t, storetest.Cases(), urlOf("redis-cluster", sharedCluster(t).Addresses()...), o, 0, but)
 	})

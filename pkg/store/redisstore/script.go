@@ -20,7 +20,7 @@ import (
 var scriptParts embed.FS
 
 // maxAlgorithms bounds the numbers of algorithms, for which the header of a request has a byte
-// each.
+// each. The last byte says that hits carry over.
 const maxAlgorithms = 15
 
 // farthestBack is how far the last charge of a key may lie ahead of Redis's clock. Up to that the
@@ -30,7 +30,7 @@ const farthestBack = 2 * time.Second
 
 // readScript returns the script, which applies transactions to the states of its keys.
 func readScript() (string, error) {
-	return scriptOf("transactions", "records", "lone", "holds", "apply")
+	return scriptOf("transactions", "records", "lone", "holds", "carry", "apply")
 }
 
 // readSeedScript returns the script that puts states back.
@@ -69,8 +69,8 @@ func scriptOf(further ...string) (string, error) {
 	for _, part := range further {
 		read(part)
 	}
-	if len(all) > maxAlgorithms {
-		errs = append(errs, fmt.Errorf("%d algorithms: must be at most %d", len(all), maxAlgorithms))
+	if len(all) >= maxAlgorithms {
+		errs = append(errs, fmt.Errorf("%d algorithms: must be at most %d", len(all), maxAlgorithms-1))
 	}
 	return script.String(), errors.Join(errs...)
 }
@@ -86,6 +86,8 @@ const (
 	correct               // charges hits that belong to an earlier instant
 
 	holding // is added to the others if a charge has a holder
+
+	carryOver = 8 // hits from limits to those that replaced them, ahead of the transactions
 )
 
 // Values of the header's third field: the script makes only the functions that the request needs.

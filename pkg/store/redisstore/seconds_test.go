@@ -19,7 +19,7 @@ func elsewhere(tb testing.TB) *Target {
 }
 
 func TestSecondsElsewhereKeepTheContract(t *testing.T) {
-	contract(t, urlOf("redis", shared(t).Address()), Options{Seconds: elsewhere(t)}, 0)
+	contract(t, urlOf("redis", shared(t).Address()), Options{Seconds: elsewhere(t)}, 0, carryCases()...)
 }
 
 func TestRandomTransactionsOverTwoServersAreDecidedAsByTheModel(t *testing.T) {

@@ -239,6 +239,7 @@ func (c *call) correct(charge store.Charge, hits int64, f *fix) {
 }
 
 func (c *call) addFixed(charge store.Charge, f *fix) {
+	charge.Before = nil
 	c.add(&charge)
 	c.fixes = append(c.fixes, f)
 }

@@ -142,12 +142,10 @@ func (s *Store) goOnFrom(charges []store.Charge, states []store.State, decisions
 	}
 }
 
-// forgetFormers forgets the denials of the keys to which the hits of a charge carry over.
+// forgetFormers forgets the denials of the keys between which hits carry over to a charge.
 func (s *Store) forgetFormers(c *store.Charge) {
 	for n := range c.Before {
-		if f := &c.Before[n]; f.Both {
-			s.forget(&store.Charge{Key: f.Key, Limit: f.Limit}, false)
-		}
+		s.forget(&store.Charge{Key: c.Before[n].Key, Limit: c.Before[n].Limit}, false)
 	}
 }
 

@@ -15,6 +15,8 @@ end
 
 function algorithm.idle(s, period) return s[1] - s[2] + period end
 
+function algorithm.content(s, period, now) return now - (s[1] - s[2]) < period and s[3] or 0, 0 end
+
 if general == 1 then
   function algorithm.correct(s, _, _, period, now, difference, at)
     if not s then return difference > 0 and {at, 0, difference} end

@@ -2,7 +2,7 @@ while position <= #request do
   local action, times, n
   action, times, n, position = unpack('<I1I4I4', request, position)
   if action >= CORRECT then
-    if action == CORRECT then correct(n) elseif lone then lone() else holding(action - HOLDS, n) end
+    if action == CORRECT then correct(n) elseif action == CARRY then carry(n) elseif lone then lone() else holding(action - HOLDS, n) end
   elseif n > 1 then
     several(action, n)
   else -- as several, for one charge that repeats
@@ -43,7 +43,7 @@ for key = 1, #KEYS do
   local by, was, is = kept_by[key], before[key], state[key]
   if not by then -- of a holder
     values[key] = '\0'
-    if writes[key] then
+    if writes and writes[key] then
       redis.call('SET', KEYS[key], writes[key], 'PXAT', string.format('%d', floor((ends[key] + 999) / 1000) + later))
     end
   elseif by.open then
@@ -68,4 +68,5 @@ for key = 1, #KEYS do
     end
   end
 end
+if carrying then carry_back() end
 return pack('<I1I8', 0, now) .. table.concat(values) .. table.concat(answer)

@@ -18,6 +18,12 @@ end
 
 function algorithm.idle(s, period) return (floor(s[1] / period) + 1) * period end
 
+if carrying then
+  function algorithm.content(s, period, now)
+    return floor(s[1] / period) >= floor(now / period) and s[2] or 0, 0
+  end
+end
+
 if general % 2 == 1 then
   function algorithm.correct(s, _, _, period, now, difference, at)
     if floor(at / period) ~= floor(math.max(now, s and s[1] or 0) / period) then return s end

@@ -5,7 +5,8 @@
 --   I8 deadline: from this instant on no caller waits for the answer, and the script does nothing. 0 is never.
 --   I1 a sum of flags: 1 if a transaction has several charges or action CORRECT, 2 if one with a holder is not lone.
 --     4 if a holder ends, 8 if one begins, 16 if a transaction is lone (lone.lua), 32 in the script of seed.lua.
---   16 times I1: byte n is 1 if a charge has the algorithm number n. Number 0 stands for counters (counter.lua).
+--   15 times I1: byte n is 1 if a charge has the algorithm number n. Number 0 stands for counters (counter.lua).
+--   I1 1 if hits carry over (carry.lua).
 --   Then the transactions: I1 action, plus HOLDS if a charge has a holder, I4 repeat, I4 number of charges, and the charges.
 --   A charge: I4 key (index into KEYS), I1 algorithm, I1 flags, I4 requests, I4 capacity (of counters: seconds to live after the
 --     period), I7 period in microseconds, i5 hits.
@@ -31,6 +32,8 @@
 --     an earlier instant. Negative hits are given back; was is the state at that instant without these hits.
 --   algorithm.merge(s, lost, period) returns a state that admits no more than either of two states of a key, or s if s does. Without
 --     merge the state counts that is idle later.
+--   algorithm.content(s, period, now) returns the used hits, rounded down, and the rest in 1/period hits. algorithm.bucket is true if
+--     tokens miss that are used.
 --   algorithm.windows is true if refunds only reach hits of the same window.
 -- A state is a table of the numbers of a record (see AppendRecord in package algorithms). An algorithm with a list also defines open
 -- and apply (sliding_window_log.lua). The algorithm of slots is concurrency.lua. algorithm.back(s, period) is for states whose weight depends on
@@ -40,9 +43,10 @@ if redis.replicate_commands then redis.replicate_commands() end -- Redis before 
 
 local spread, floor, pack, unpack = unpack, math.floor, struct.pack, struct.unpack
 local EXACT = 9007199254740992 -- 2^53
-local TAKE, RESERVE, PEEK, CORRECT, HOLDS = 0, 1, 2, 3, 4 -- actions
+local TAKE, RESERVE, PEEK, CORRECT, HOLDS, CARRY = 0, 1, 2, 3, 4, 8 -- actions
 local SEED = 32 -- general, in the script of seed.lua
 local request, position, algorithms = ARGV[1], 34, {}
+local carrying = request:byte(33) == 1
 local later = 0 -- milliseconds from the instants of states to instants of expiry
 
 -- muldiv returns floor(x*y/m) and x*y mod m, exactly, for m up to 2^52.

@@ -46,6 +46,16 @@ function algorithm.idle(s, period)
   return (floor(s[1] / period) + (s[2] > 0 and 2 or 1)) * period
 end
 
+if carrying then
+  function algorithm.content(s, period, now)
+    local current, previous
+    current, previous, now = windows(s, period, now)
+    if previous == 0 then return current, 0 end
+    local carried, rest = muldiv(period - (now - floor(now / period) * period), previous, period)
+    return current + carried, rest
+  end
+end
+
 if general % 2 == 1 or general % 8 >= 4 then
   function algorithm.correct(s, requests, _, period, now, difference, at)
     local current, previous

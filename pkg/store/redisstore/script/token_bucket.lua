@@ -71,6 +71,8 @@ function algorithm.idle(s, period)
   return s[1] + q + floor((r + s[3]) / s[4]) + 1
 end
 
+if carrying then algorithm.content, algorithm.bucket = settled, true end
+
 if general % 2 == 1 then
   -- A bucket gains while hits are taken from it. correct does not give back the part of that gain which a full bucket would not have
   -- gained: all beyond the deficit at that instant.

@@ -49,6 +49,14 @@ function algorithm.idle(s, period)
   return s[1] - s[2] + muldiv(period, s[4], s[5]) + 2
 end
 
+if carrying then
+  algorithm.bucket = true
+  function algorithm.content(s, period, now)
+    local deficit = settled(s[1], s[2], s[3], s[4], s[5], period, now)
+    return deficit, 0
+  end
+end
+
 if general % 2 == 1 then
   -- correct does not give back tokens that a full bucket would not have gained, as in token_bucket.lua.
   function algorithm.correct(s, requests, _, period, now, difference, at, was)

@@ -55,6 +55,7 @@ func TestRuleFilesLoadWithoutAWarningAndEnvoyNamesTheirDomain(t *testing.T) {
 		{"k8s/envoy.yaml", "k8s/rules"},
 		{"llm/envoy.yaml", "llm/rules"},
 		{"concurrency/envoy.yaml", "concurrency/rules"},
+		{"llm-routes/envoy.yaml", "llm-routes/rules"},
 	}
 	for _, test := range tests {
 		t.Run(test.bootstrap, func(t *testing.T) {

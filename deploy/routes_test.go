@@ -66,8 +66,24 @@ func (e *envoy) served(t *testing.T, tenant string, n int) (all []string) {
 	if tenant != "" {
 		c.headers = []string{"x-tenant: " + tenant}
 	}
+	asked := func() int64 {
+		n, err := e.Stat(parts.Soon(t), "cluster.rls.upstream_rq_completed")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
 	for range n {
+		before := asked()
 		answer := e.send(t, c)
+		if answer.Header.Get("x-served-by") != "" { // the end comes behind the answer
+			parts.Eventually(t, func() string {
+				if asked() < before+2 {
+					return "the end of a request has not come"
+				}
+				return ""
+			})
+		}
 		by := answer.Header.Get("x-served-by")
 		if answer.StatusCode != http.StatusOK {
 			by = fmt.Sprint(answer.StatusCode)

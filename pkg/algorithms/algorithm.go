@@ -58,8 +58,10 @@ func (a Algorithm) HasState() bool { return a != SlidingWindowLog && a != Concur
 // Algorithms returns every algorithm without calendar windows, in the order of their numbers.
 func Algorithms() []Algorithm {
 	var all []Algorithm
-	for a := Algorithm(1); a.known() && !a.HasCalendar(); a++ {
-		all = append(all, a)
+	for a := Algorithm(1); a.known(); a++ {
+		if !a.HasCalendar() {
+			all = append(all, a)
+		}
 	}
 	return all
 }
@@ -70,8 +72,8 @@ func RateAlgorithms() []Algorithm {
 	return slices.DeleteFunc(Algorithms(), func(a Algorithm) bool { return a == Concurrency })
 }
 
-// Aligned returns the algorithm that counts as a does, in windows of a [Calendar], and whether there
-// is one. Rule files write it with the name of a and an alignment.
+// Aligned returns the algorithm that counts as a does, in windows of a [Calendar], and whether
+// there is one. Rule files write it with the name of a and an alignment.
 func (a Algorithm) Aligned() (Algorithm, bool) {
 	switch a {
 	case FixedWindow:
@@ -83,16 +85,14 @@ func (a Algorithm) Aligned() (Algorithm, bool) {
 	}
 }
 
-// HasCalendar reports whether the windows of the algorithm are those of a [Calendar].
+// HasCalendar reports whether the algorithm counts in windows of a [Calendar].
 func (a Algorithm) HasCalendar() bool { return a == CalendarWindow || a == CalendarCounter }
 
 // Names returns the names of all algorithms as rule files write them, separated by ", ".
 func Names() string {
 	var names []string
 	for _, a := range Algorithms() {
-		if !a.HasCalendar() {
-			names = append(names, a.String())
-		}
+		names = append(names, a.String())
 	}
 	return strings.Join(names, ", ")
 }
@@ -112,10 +112,10 @@ func (a Algorithm) String() string {
 }
 
 // ParseAlgorithm returns the algorithm of a name, which is case-sensitive, or an error that lists
-// all names. It returns none with calendar windows.
+// all names. No name stands for an algorithm with calendar windows.
 func ParseAlgorithm(name string) (Algorithm, error) {
 	for _, a := range Algorithms() {
-		if a.String() == name && !a.HasCalendar() {
+		if a.String() == name {
 			return a, nil
 		}
 	}

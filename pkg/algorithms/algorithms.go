@@ -19,9 +19,9 @@
 //	concurrency             every holder       at most Requests at the same instant
 //
 // fixed_window and sliding_window_counter have a second form each, with windows of a [Calendar].
-// Period is then only the nominal length of a window, as a part of the key's identity: a key keeps
-// the start and the end of its window. Hits join the window of the key until it ends, whatever the
-// calendar says by then.
+// Period is then only the nominal length of a window, and a part of the key's identity. A key keeps
+// the start and the end of its window. Hits join the window of the key until it ends, also if the
+// calendar has changed.
 //
 // A state takes 24 bytes, except with a log or holders.
 //

@@ -54,16 +54,16 @@ func (s CalendarSpec) Validate() error {
 const day = 24 * time.Hour
 
 // Calendar divides time into windows by the wall clock of a zone. The windows follow each other
-// without a gap. Instants are Unix nanoseconds. Immutable but for what it remembers, and safe for
-// concurrent use.
+// without a gap. Instants are Unix nanoseconds. A Calendar is safe for concurrent
+// use.
 //
 // A window begins at the first instant at which the wall clock shows its start or a later time. So
-// a start in a gap, such as daylight saving makes, is the first instant behind the gap; of an hour
+// a start in a gap, such as daylight saving makes, is the first instant behind the gap. Of an hour
 // that comes twice the first counts. A window without an instant does not exist.
 //
-// Windows of several units count from a fixed origin: years from year 0, months from January of
-// year 0 (three months are the usual quarters), days from 1 January 1970, weeks from the first week
-// that begins in 1970.
+// Windows of several units count from a fixed origin: years and months from January of year 0, so
+// that three months are the usual quarters. Days count from 1 January 1970, and weeks from the
+// first week that begins in 1970.
 type Calendar struct {
 	spec CalendarSpec
 	last atomic.Pointer[span] // found last; nil before the first

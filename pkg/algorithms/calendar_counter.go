@@ -135,7 +135,7 @@ func (w stretches) reset(l Limit) uint64 {
 	}
 }
 
-// state is never that of an unused key, but without hits: then the key is as never used.
+// state returns the state of a key. A key without hits is as never used.
 func (w stretches) state() State {
 	if w.current|w.previous == 0 {
 		return State{}
@@ -256,8 +256,8 @@ func (c calendarCounter) content(l Limit, s State, now Instant) wide {
 	return product(c.at(l, s, now).used(), uint64(l.Period))
 }
 
-// A record holds the start of the window of the last charge, its count, the count of the window
-// before, and the lengths of the two windows in seconds.
+// A record holds the start of the last charge's window, two counts, and two lengths in seconds: of
+// that window, and of the window before.
 func (calendarCounter) layout() string { return "75544" }
 
 func (calendarCounter) record(_ Limit, s State) numbers {

@@ -12,8 +12,8 @@ import (
 	"github.com/weirproxy/weir/internal/zones"
 )
 
-// zoneNames is zones with rare rules: half hours, midnights that do not exist, a day that does not,
-// daylight saving that ends for a month, at one minute past midnight, or at another hour each year.
+// zoneNames is zones with rare rules. Some have half hours, or midnights or a day that do not
+// exist. In others daylight saving ends for a month, or a minute past midnight.
 func zoneNames() []string {
 	return []string{
 		"Pacific/Apia", "Australia/Lord_Howe", "Asia/Kathmandu", "America/Sao_Paulo", "Africa/Casablanca", "Africa/Cairo",

@@ -35,7 +35,7 @@ func (calendarWindow) at(l Limit, s State, now Instant) stretch {
 	return stretch{now: now, start: max(start, Instant(s.b)), end: end}
 }
 
-// state is never that of an unused key, but for a count of 0: then the key is as never used.
+// state returns the state of a key. A key with a count of 0 is as never used.
 func (w stretch) state() State {
 	if w.count == 0 {
 		return State{}
@@ -124,7 +124,7 @@ func (calendarWindow) restore(l Limit, n numbers) (State, Limit) {
 
 // window returns the window that the first hit of a key at now falls into: start <= now < end. A
 // window that begins with a hit starts at the whole second. Without a calendar the windows are
-// aligned to the epoch, as those of fixed_window. At the last instant the window is empty.
+// aligned to the epoch, as for fixed_window. At the last instant the window is empty.
 func (l Limit) window(now Instant) (start, end Instant) {
 	switch {
 	case l.Calendar == nil:
@@ -161,8 +161,8 @@ func (l Limit) moved(start, end, now Instant, step time.Duration) (Instant, Inst
 	return start, end
 }
 
-// clamped returns a window from outside as far as a key can have it at now: of a calendar, and begun
-// at most a period ahead of now. Else it is the window of now or that of a period later.
+// clamped returns a window from outside if a key can have it at now: a calendar's window that
+// begins at most a period ahead. Otherwise clamped returns the window of now, or of a period later.
 func (l Limit) clamped(start, end, now Instant) (Instant, Instant) {
 	switch latest := now.Add(l.Period); {
 	case start >= end || past(start, end) > maxWindow:

@@ -16,11 +16,11 @@ type Followed struct {
 	Same      bool  // both limits have the same counts in the store
 }
 
-// Follow returns the limits of r whose rule has had limits in an older set, in the order of [Rules.All].
-// A rule is the same rule if domain, keys, values and share_threshold are equal. Within a rule a
-// limit follows the one with the same counts: with its algorithm and period. Else it follows the
-// one of its name, else the next one in the order of the rule. Counts of concurrency do not carry
-// over to another algorithm, and no other counts carry over to concurrency.
+// Follow returns the limits of r whose rule has had limits in an older set, in the order of
+// [Rules.All]. A rule is the same rule if domain, keys, values and share_threshold are equal.
+// Within a rule a limit follows the one with the same counts: with its algorithm and period. Else
+// it follows the one of its name, else the next one in the order of the rule. Counts of concurrency
+// do not carry over to another algorithm, and no other counts carry over to concurrency.
 func (r *Rules) Follow(older *Rules) (all []Followed) {
 	type place struct{ domain, path string } // two rules may have one path
 	were := make(map[place][]*Rule)
@@ -98,8 +98,8 @@ func (l *Limit) AppendKeyOf(dst, key []byte, other *Limit) []byte {
 	return append(append(dst, l.Base(key)...), other.suffix...)
 }
 
-// Carried returns the number of limits that take over used hits of another algorithm or period. anew
-// names the limits that start anew.
+// Carried returns the number of limits that take over used hits of another algorithm or period.
+// anew names the limits that start anew.
 func Carried(all []Followed) (over int, anew []string) {
 	for _, f := range all {
 		switch limit := &f.Rule.Limits[f.Limit]; {

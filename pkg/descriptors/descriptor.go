@@ -230,7 +230,7 @@ const MaxGroups = 16
 
 const maxGroupName = 63 // bytes
 
-// readGroup reads the group of a rule, whose modes are read.
+// readGroup decodes the group of a rule. The modes of the rule must be decoded before.
 func (t *tree) readGroup(fs fields, rule *Rule) {
 	at, given := fs.get("group")
 	name, ok := "", false
@@ -262,8 +262,8 @@ func (t *tree) readGroup(fs fields, rule *Rule) {
 	}
 }
 
-// checkFlags warns about shadow_mode, quota_mode or group on a descriptor without limits, above limits
-// without that flag. The author may expect the flag to apply to the limits below.
+// checkFlags warns about shadow_mode, quota_mode or group on a descriptor without limits, above
+// limits without that flag. The author may expect the flag to apply to the limits below.
 func (t *tree) checkFlags(fs fields, rule *Rule, below []*Rule) {
 	_, one := fs.get("rate_limit")
 	_, many := fs.get("rate_limits")

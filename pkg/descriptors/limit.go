@@ -37,10 +37,11 @@ type Limit struct {
 	tabled *tabled // nil without a table
 }
 
-// hasTable and hasMarks are no flags. They stand before the meaning of a table, and before marks.
+// Each of these is no flag, and stands before the meaning of a part that most limits lack.
 const (
-	hasTable = 2
-	hasMarks = 3
+	hasTable    = 2
+	hasMarks    = 3
+	hasCalendar = 4
 )
 
 // appendMeaning appends all exported fields of a limit in a rule, and the meaning of its table.
@@ -53,6 +54,9 @@ func (l *Limit) appendMeaning(dst []byte) []byte {
 	if l.WarnAt != (Marks{}) {
 		dst = append(append(dst, hasMarks), l.WarnAt[:]...)
 	}
+	if l.Calendar != nil {
+		dst = appendAlignment(dst, l.Calendar)
+	}
 	dst = appendFlags(dst, l.CountRejected)
 	for _, n := range [...]uint64{
 		uint64(l.Algorithm), uint64(l.Requests), uint64(l.Period), uint64(l.Burst),
@@ -61,6 +65,14 @@ func (l *Limit) appendMeaning(dst []byte) []byte {
 		dst = binary.AppendUvarint(dst, n)
 	}
 	return dst
+}
+
+// appendAlignment appends all of a calendar but its unit and count, which the limit has.
+func appendAlignment(dst []byte, c *algorithms.Calendar) []byte {
+	s := c.Spec()
+	dst = appendFlags(append(dst, hasCalendar), s.FirstHit)
+	dst = append(appendSized(dst, s.Zone.String()), s.Day, byte(s.Starts))
+	return binary.AppendUvarint(dst, uint64(s.At))
 }
 
 type limit struct {

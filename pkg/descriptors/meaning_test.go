@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/weirproxy/weir/internal/testing/must"
+	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
 func hashOf(t *testing.T, o Options, documents ...string) string {
@@ -99,6 +100,8 @@ func TestEachFieldIsPartOfTheMeaning(t *testing.T) {
 			v.SetBool(true)
 		case reflect.String:
 			v.SetString("x")
+		case reflect.Pointer:
+			v.Set(reflect.ValueOf(must.Get(algorithms.NewCalendar(algorithms.CalendarSpec{Unit: algorithms.CalendarDay, Count: 1}))(t)))
 		default:
 			v.Set(reflect.ValueOf(1).Convert(v.Type()))
 		}

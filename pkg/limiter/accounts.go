@@ -87,7 +87,7 @@ func (l *Limiter) note(r *Request, v *Verdict) {
 		if limit.WarnAt[0] == 0 {
 			continue
 		}
-		if v.states[i].Source == store.Without {
+		if v.parts.states[i].Source == store.Without {
 			l.accounts.jump(c.Hash)
 			continue
 		}

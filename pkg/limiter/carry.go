@@ -85,7 +85,7 @@ func (l *Limiter) carry(c *charging, n int, limit *descriptors.Limit, charge *st
 	if len(formers) == 0 {
 		return
 	}
-	now, first := l.options.Now(), len(v.formers)
+	now, first := l.options.Now(), len(v.parts.formers)
 	for i := range formers {
 		f := &formers[i]
 		if !now.Before(f.until) {
@@ -102,10 +102,10 @@ func (l *Limiter) carry(c *charging, n int, limit *descriptors.Limit, charge *st
 		}
 		from := len(v.keys)
 		v.keys = limit.AppendKeyOf(v.keys, charge.Key, old)
-		v.formers = append(v.formers, store.Former{Key: v.keys[from:], Limit: old.Limit, Both: now.Before(f.both)})
+		v.parts.formers = append(v.parts.formers, store.Former{Key: v.keys[from:], Limit: old.Limit, Both: now.Before(f.both)})
 		charge.Exact = charge.Exact || now.Before(f.both)
 	}
-	if len(v.formers) > first {
-		charge.Before = v.formers[first:len(v.formers):len(v.formers)]
+	if len(v.parts.formers) > first {
+		charge.Before = v.parts.formers[first:len(v.parts.formers):len(v.parts.formers)]
 	}
 }

@@ -311,9 +311,9 @@ func (l *Limiter) add(c *charging, limit *descriptors.Limit, key []byte) {
 	}
 	held := 0
 	if holder.phase != 0 && limit.AtMost > 0 {
-		v.holds = append(v.holds, store.Hold{Phase: holder.phase, Holder: holder.id, AtMost: limit.AtMost})
-		held = len(v.holds)
-		charge.Hold, charge.Exact, charge.Hits = &v.holds[held-1], true, holder.hits
+		v.parts.holds = append(v.parts.holds, store.Hold{Phase: holder.phase, Holder: holder.id, AtMost: limit.AtMost})
+		held = len(v.parts.holds)
+		charge.Hold, charge.Exact, charge.Hits = &v.parts.holds[held-1], true, holder.hits
 	}
 	v.terms = append(v.terms, term{limit, grant, charge.Hits, held})
 	if s.Group > 0 {

@@ -50,7 +50,7 @@ func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error
 			c, of := &v.charges[n], v.terms[n]
 			state := LimitState{
 				Limit: *of.limit, Key: string(c.Key), Decision: v.decisions[n],
-				Grant: of.grant, Source: v.states[n].Source, Hold: c.Hold,
+				Grant: of.grant, Source: v.parts.states[n].Source, Hold: c.Hold,
 			}
 			if c.Hold != nil {
 				held, err := l.holders(ctx, c, of.limit, 1)

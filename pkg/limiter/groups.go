@@ -33,9 +33,9 @@ func (v *Verdict) WithRoom() iter.Seq[string] {
 
 // choice is the choice of the group that a request is charged under: the first one with room. The
 // first transaction of a request charges the first group, and asks the others. If a limit of the
-// first group is spent, the next transaction gives back the hits of the other limits of that group,
-// and charges the next group with room. After the last group, a transaction gives back the hits of
-// the limits outside of all groups, as for any denied request.
+// first group is spent, the next transaction gives back the hits of its other limits. That
+// transaction charges the next group with room. After the last group, a transaction gives back the
+// hits of the limits outside of all groups, as for any denied request.
 //
 // A charge of a group has no part in the verdict of its transaction: it is in shadow mode. Only the
 // charges of a lone group deny the request at once.

@@ -19,9 +19,9 @@ type ruleSet struct {
 }
 
 // SetRules puts rules in force, for every request that begins after it returns. The counts of a
-// rule go on when the new rules have a rule of the same domain and path. States in the store stay,
-// and a limit with another algorithm or period takes over the used hits, see Options.Now;
-// the store forgets the answers by the earlier rules. Grants stay with their domain and entries.
+// rule go on when the new rules have a rule of the same domain and path. States in the store stay.
+// A limit with another algorithm or period takes over the used hits, see Options.Now. The store
+// forgets the answers by the earlier rules. Grants stay with their domain and entries.
 func (l *Limiter) SetRules(rules *descriptors.Rules) {
 	l.setting.Lock()
 	defer l.setting.Unlock()

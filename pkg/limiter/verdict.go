@@ -37,14 +37,19 @@ type Verdict struct {
 	limits    []descriptors.Limit // of this request alone: overrides, and limits with the numbers of a table or a grant
 	terms     []term              // of charges[i]
 	replaced  []string            // names of limits that do not apply to this request, sorted
-	holds     []store.Hold        // of the charges that have one, in order
-	states    []store.State       // of the charges, with TellSource
+	parts     parts               // that few charges have
 	name      []byte              // of a holder
 	random    top.Random          // for tracked keys
 	noGrants  bool                // grants do not count
 	notes     bool                // a limit of the charges has warn_at
-	formers   []store.Former      // of the charges whose limits replaced others
 	choice    choice              // among Groups
+}
+
+// parts are parts of charges.
+type parts struct {
+	holds   []store.Hold   // of the charges that have one, in order
+	formers []store.Former // of the charges whose limits replaced others
+	states  []store.State  // of all charges, with TellSource
 }
 
 // term is the limit of a charge, and its part in a group.
@@ -73,8 +78,8 @@ type DescriptorStatus struct {
 	Overridden bool              // the limit came with the request
 
 	// Of a Limited descriptor: the limit that decided, the decision, and the hits (negative for a
-	// refund). Of several limits the denying one with the longest retry decides, but one that can never
-	// admit the hits goes before. If all admit them, the one with the least remaining decides.
+	// refund). Of several limits the denying one with the longest retry decides, but one that can
+	// never admit the hits goes before. If all admit them, the one with the least remaining decides.
 	Limit    *descriptors.Limit
 	Decision algorithms.Decision
 	Hits     int64
@@ -107,7 +112,7 @@ func (v *Verdict) reset() {
 	v.OverLimit, v.SoftBreach, v.notes = false, false, false
 	v.Statuses, v.charges = v.Statuses[:0], v.charges[:0]
 	v.keys, v.limits = v.keys[:0], v.limits[:0]
-	v.terms, v.replaced, v.holds, v.formers, v.Groups = v.terms[:0], v.replaced[:0], v.holds[:0], v.formers[:0], v.Groups[:0]
+	v.terms, v.replaced, v.parts.holds, v.parts.formers, v.Groups = v.terms[:0], v.replaced[:0], v.parts.holds[:0], v.parts.formers[:0], v.Groups[:0]
 }
 
 // grow makes room for as many descriptors, most of which have one limit with a key of at most 64
@@ -129,7 +134,7 @@ func (v *Verdict) replaces(name string) bool {
 
 // link points charges and statuses to their holds, which no longer move.
 func (v *Verdict) link() {
-	if len(v.holds) == 0 {
+	if len(v.parts.holds) == 0 {
 		return
 	}
 	for i := range v.charges {
@@ -142,7 +147,7 @@ func (v *Verdict) link() {
 // hold gives charge i its hold.
 func (v *Verdict) hold(i int) {
 	c := &v.charges[i]
-	c.Hold = &v.holds[v.terms[i].hold-1]
+	c.Hold = &v.parts.holds[v.terms[i].hold-1]
 	if s := &v.Statuses[c.Rule]; s.Hold == nil {
 		s.Hold = c.Hold
 	}
@@ -150,9 +155,9 @@ func (v *Verdict) hold(i int) {
 
 // tellSource makes the store say where the decision on each charge comes from.
 func (v *Verdict) tellSource() {
-	v.states = append(v.states[:0], make([]store.State, len(v.charges))...)
+	v.parts.states = append(v.parts.states[:0], make([]store.State, len(v.charges))...)
 	for i := range v.charges {
-		v.charges[i].Left = &v.states[i]
+		v.charges[i].Left = &v.parts.states[i]
 	}
 }
 
@@ -166,7 +171,7 @@ func (v *Verdict) sum(s *DescriptorStatus) {
 	s.Decision = v.decisions[best]
 	s.Limit, s.Grant = v.terms[best].limit, v.terms[best].grant
 	if v.TellSource {
-		s.Source = v.states[best].Source
+		s.Source = v.parts.states[best].Source
 	}
 	if !s.Decision.Allowed {
 		s.Shadowed = s.Rule != nil && s.Rule.Shadow && !s.Overridden
@@ -247,7 +252,7 @@ func (v *Verdict) Charged(i int) iter.Seq[Charged] {
 			c := &v.charges[n]
 			var source store.Source
 			if v.TellSource {
-				source = v.states[n].Source
+				source = v.parts.states[n].Source
 			}
 			if !yield(Charged{c.Key, v.terms[n].limit, c.Hits, v.decisions[n], v.terms[n].grant, source}) {
 				return

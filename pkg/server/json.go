@@ -30,9 +30,9 @@ import (
 // RateLimitRequest in protobuf's JSON with a RateLimitResponse. The status is 200, 429 over limit,
 // 400 for an invalid request, 413 for a large one, and 503 when too many are under way. A request
 // that Options.JSON does not allow gets 403, 415 or 421. The request takes the way of
-// ShouldRateLimit. Without Options.Original the answer shows a limitRemaining of 0, which protobuf's
-// JSON leaves out. Hits that never pass then have never: true in place of a wait. The caller answers
-// panics.
+// ShouldRateLimit. Without Options.Original the answer shows a limitRemaining of 0, which
+// protobuf's JSON leaves out. Hits that never pass then have never: true in place of a wait. The
+// caller answers panics.
 func (s *Server) JSON() http.HandlerFunc {
 	o := s.options.JSON
 	if o.From == JSONOff {

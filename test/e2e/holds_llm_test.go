@@ -30,8 +30,8 @@ func withoutValues(calls []string) []string {
 	return all
 }
 
-// think asks Anthropic's messages for a streamed answer that costs so many tokens, at an estimate of
-// 10 to 9999.
+// think asks Anthropic's messages for a streamed answer that costs so many tokens, at an estimate
+// of 10 to 9999.
 func (e *envoy) think(t *testing.T, cost, estimate int, query, user string, headers ...string) *flight {
 	t.Helper()
 	const bytes = 9 // of the body, each four of them

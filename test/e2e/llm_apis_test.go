@@ -40,8 +40,8 @@ func wires() []wire {
 	}
 }
 
-// ask returns the path and the body of a request for an answer with a usage. The estimate is a token
-// for each four bytes, and the client's maximum.
+// ask returns the path and the body of a request for an answer with a usage. The estimate is a
+// token for each four bytes, and the client's maximum.
 func (w wire) ask(most int, usage parts.Usage) (path, body string, estimate int) {
 	body = fmt.Sprintf(w.body, most)
 	return w.path + usage.Query(), body, (len(body)+3)/4 + most

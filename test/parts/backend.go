@@ -30,7 +30,8 @@ import (
 //
 // A POST to the paths of OpenAI's chat completions and responses, Anthropic's messages and Gemini's
 // generateContent is answered as a language model would, see modelAnswer. There the query may have
-// the numbers of Usage too. Other requests get a line of text. A Backend is safe for concurrent use.
+// the numbers of Usage too. Other requests get a line of text. A Backend is safe for concurrent
+// use.
 type Backend struct {
 	address string // host:port
 	server  *http.Server

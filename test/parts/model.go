@@ -235,8 +235,8 @@ func content(_ prompt, words int, u Usage, _ url.Values) (kind string, pieces []
 	return whole(chunkOf(sentence(words), u))
 }
 
-// contents is Gemini's POST /v1beta/models/NAME:streamGenerateContent: events with alt=sse, and else
-// one list of JSON. Each chunk has the usage so far.
+// contents is Gemini's POST /v1beta/models/NAME:streamGenerateContent: events with alt=sse, and
+// else one list of JSON. Each chunk has the usage so far.
 func contents(_ prompt, words int, u Usage, query url.Values) (kind string, pieces []string) {
 	var chunks []object
 	for i := range words {

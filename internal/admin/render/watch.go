@@ -162,9 +162,9 @@ func resultText(r *adminv1.WatchedRequest, d *adminv1.WatchedDescriptor) string 
 	return strings.Join(parts, ", ")
 }
 
-// Deciding returns the limit that the answer reports, and the descriptor of that limit. A limit that
-// can never admit the hits goes first, then the denying one with the longest wait. If all admit the
-// hits, it is the one with the least left. The results are nil without limits.
+// Deciding returns the limit that the answer reports, and the descriptor of that limit. A limit
+// that can never admit the hits goes first, then the denying one with the longest wait. If all
+// admit the hits, it is the one with the least left. The results are nil without limits.
 func Deciding(all ...*adminv1.WatchedDescriptor) (of *adminv1.WatchedDescriptor, limit *adminv1.WatchedLimit) {
 	for _, d := range all {
 		for _, l := range d.GetLimits() {

@@ -54,9 +54,9 @@ func (s *Store) whileLocked(charges []store.Charge, do func(now algorithms.Insta
 	t.unlock(s)
 }
 
-// carryLocked carries hits over to the charges before their decision: from the oldest limit on. With
-// back it carries hits over after the decision, from the newest limit on. The shards of the charges and of
-// the former limits must be locked.
+// carryLocked carries hits over to the charges before their decision: from the oldest limit on.
+// With back it carries hits over after the decision, from the newest limit on. The shards of the
+// charges and of the former limits must be locked.
 func (s *Store) carryLocked(charges []store.Charge, now algorithms.Instant, back bool) {
 	for i := range charges {
 		c := &charges[i]
@@ -162,7 +162,8 @@ func (s *Store) keepOneLocked(v *view, before int, now algorithms.Instant) {
 }
 
 // addLocked adds the new states of a side. A state without room is not remembered. Call addLocked
-// after keepLocked of both sides: room for a new state can take the place of another one. The shard of the key must be locked.
+// after keepLocked of both sides: room for a new state can take the place of another one. The shard
+// of the key must be locked.
 func (s *Store) addLocked(a *carried, now algorithms.Instant) {
 	for _, v := range []*view{&a.key, &a.mark} {
 		switch {

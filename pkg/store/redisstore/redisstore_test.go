@@ -28,7 +28,8 @@ func TestRedisstoreKeepsTheContractWithDenialsRemembered(t *testing.T) {
 		"random_changes_of_limits_are_decided_as_a_plain_second_store_decides_them")
 }
 
-// carryCases returns the names of cases, for stores that keep the states of two limits in two places.
+// carryCases returns the names of cases, for stores that keep the states of two limits in two
+// places.
 func carryCases() (names []string) {
 	for _, c := range storetest.CarryCases() {
 		names = append(names, c.Name)

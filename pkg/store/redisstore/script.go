@@ -87,7 +87,7 @@ const (
 
 	holding // is added to the others if a charge has a holder
 
-	carryOver = 8 // hits from limits to those that replaced them, ahead of the transactions
+	carryOver = 8 // moves hits from limits to their successors, ahead of the transactions
 )
 
 // Values of the header's third field: the script makes only the functions that the request needs.

@@ -98,6 +98,7 @@ func TestTheZonesAreThoseOfTheirSource(t *testing.T) {
 
 // source returns the zone files in a wheel, and the release of the IANA database.
 func source(t *testing.T, wheel string) (files map[string]string, version string) {
+	t.Helper()
 	files = make(map[string]string)
 	archive := must.Get(zip.OpenReader(wheel))(t)
 	defer archive.Close()
@@ -115,6 +116,7 @@ func source(t *testing.T, wheel string) (files map[string]string, version string
 }
 
 func write(t *testing.T, files map[string]string) {
+	t.Helper()
 	var archive bytes.Buffer
 	zipped := must.Get(gzip.NewWriterLevel(&archive, gzip.BestCompression))(t)
 	to := tar.NewWriter(zipped)

@@ -67,12 +67,22 @@ func slowDay(at time.Time, of uint8) int {
 
 func specs(zone *time.Location) []CalendarSpec {
 	all := []CalendarSpec{
-		{Unit: CalendarDay, Count: 1}, {Unit: CalendarDay, Count: 1, At: 90 * time.Minute}, {Unit: CalendarDay, Count: 10, At: 23*time.Hour + 59*time.Minute},
-		{Unit: CalendarWeek, Count: 1, Starts: time.Monday}, {Unit: CalendarWeek, Count: 2, Starts: time.Sunday, At: 2*time.Hour + 30*time.Minute},
-		{Unit: CalendarWeek, Count: 1, Starts: time.Thursday}, {Unit: CalendarWeek, Count: 1, Starts: time.Friday, At: time.Hour},
-		{Unit: CalendarMonth, Count: 1}, {Unit: CalendarMonth, Count: 3}, {Unit: CalendarMonth, Count: 1, Day: 15, At: 6 * time.Hour},
-		{Unit: CalendarMonth, Count: 1, Day: 29}, {Unit: CalendarMonth, Count: 1, Day: 30, At: 30 * time.Minute}, {Unit: CalendarMonth, Count: 1, Day: 31},
-		{Unit: CalendarMonth, Count: 2, Day: 31, At: 2 * time.Hour}, {Unit: CalendarYear, Count: 1}, {Unit: CalendarYear, Count: 4, Day: 31, At: time.Hour},
+		{Unit: CalendarDay, Count: 1},
+		{Unit: CalendarDay, Count: 1, At: 90 * time.Minute},
+		{Unit: CalendarDay, Count: 10, At: 23*time.Hour + 59*time.Minute},
+		{Unit: CalendarWeek, Count: 1, Starts: time.Monday},
+		{Unit: CalendarWeek, Count: 2, Starts: time.Sunday, At: 2*time.Hour + 30*time.Minute},
+		{Unit: CalendarWeek, Count: 1, Starts: time.Thursday},
+		{Unit: CalendarWeek, Count: 1, Starts: time.Friday, At: time.Hour},
+		{Unit: CalendarMonth, Count: 1},
+		{Unit: CalendarMonth, Count: 3},
+		{Unit: CalendarMonth, Count: 1, Day: 15, At: 6 * time.Hour},
+		{Unit: CalendarMonth, Count: 1, Day: 29},
+		{Unit: CalendarMonth, Count: 1, Day: 30, At: 30 * time.Minute},
+		{Unit: CalendarMonth, Count: 1, Day: 31},
+		{Unit: CalendarMonth, Count: 2, Day: 31, At: 2 * time.Hour},
+		{Unit: CalendarYear, Count: 1},
+		{Unit: CalendarYear, Count: 4, Day: 31, At: time.Hour},
 	}
 	for i := range all {
 		all[i].Zone = zone
@@ -123,6 +133,7 @@ type walk struct {
 }
 
 func newWalk(t *testing.T, all []CalendarSpec) *walk {
+	t.Helper()
 	w := &walk{t: t, specs: all, latest: math.MaxInt64, numbers: make([]int64, len(all)), ends: make([]Instant, len(all))}
 	for i, s := range all {
 		w.calendars = append(w.calendars, calendarOf(t, s))
@@ -217,6 +228,7 @@ func randomSpec(random *rand.Rand, zone *time.Location) CalendarSpec {
 		s.Starts = time.Weekday(random.IntN(7))
 	case CalendarMonth, CalendarYear:
 		s.Day = uint8(random.IntN(32))
+	case CalendarDay:
 	}
 	return s
 }

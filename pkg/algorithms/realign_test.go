@@ -157,9 +157,7 @@ func TestRandomStepsOfTheClockMintNothing(t *testing.T) {
 		requests, periods := uint64(l.Requests), uint64(passed/l.Period)+1
 		most := requests + periods*requests
 		switch a {
-		case FixedWindow:
-			most += requests * (1 + steps)
-		case SlidingWindowCounter:
+		case FixedWindow, SlidingWindowCounter, CalendarWindow, CalendarCounter:
 			most += requests * (1 + steps)
 		case TokenBucketInteger:
 			most += 200 // a nanosecond's gain per charge

@@ -59,6 +59,7 @@ func randomLimit(r *rand.Rand, a algorithms.Algorithm, period time.Duration) alg
 			l.Burst = max(1, randomCount(r))
 		}
 	case algorithms.FixedWindow, algorithms.SlidingWindowCounter, algorithms.Concurrency:
+	case algorithms.CalendarWindow, algorithms.CalendarCounter:
 	}
 	return l
 }

@@ -295,8 +295,14 @@ func TestACalendarIsHeldAtTheEndsOfTime(t *testing.T) {
 
 func TestAWrongCalendarIsRefused(t *testing.T) {
 	for _, s := range []CalendarSpec{
-		{}, {Unit: 5, Count: 1}, {Unit: CalendarDay}, {Unit: CalendarMonth, Count: 1, Day: 32}, {Unit: CalendarDay, Count: 1, Day: 1},
-		{Unit: CalendarDay, Count: 1, At: 24 * time.Hour}, {Unit: CalendarDay, Count: 1, At: -1}, {Unit: CalendarWeek, Count: 1, Starts: 7},
+		{},
+		{Unit: 5, Count: 1},
+		{Unit: CalendarDay},
+		{Unit: CalendarMonth, Count: 1, Day: 32},
+		{Unit: CalendarDay, Count: 1, Day: 1},
+		{Unit: CalendarDay, Count: 1, At: 24 * time.Hour},
+		{Unit: CalendarDay, Count: 1, At: -1},
+		{Unit: CalendarWeek, Count: 1, Starts: 7},
 	} {
 		if _, err := NewCalendar(s); err == nil {
 			t.Errorf("%+v is accepted", s)

@@ -111,6 +111,11 @@ func TestRuleFilesDoWhatTheirCommentsSay(t *testing.T) {
 			{1, "budget=team,team=x budget=company", true},
 			{1, "budget=team,team=y budget=company", false},
 		}},
+		{"reserved capacity is spent first, then on demand", "rollout", []asked{
+			{1000, "backend=reserved backend=on-demand", false},
+			{5000, "backend=reserved backend=on-demand", false},
+			{1, "backend=reserved backend=on-demand", true},
+		}},
 		{"nothing passes at zero", "rollout", []asked{
 			{1, "service=retired", true},
 		}},

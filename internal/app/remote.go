@@ -31,6 +31,7 @@ func newRemoteCollector(stats func() remoteStats) prometheus.Collector {
 		metrics.New("carried_holds_total", "Begins and ends of holders that were decided without the remote store, of which it is told later."),
 		metrics.New("fleet_size", "Processes that share the remote store, and divide the hits that are left while the store does not answer. "+
 			"The source is counted, remembered, setting or unknown.", "source"),
+		metrics.New("share", "Part of the hits that are left which this process admits while the store does not answer."),
 
 		metrics.New("request_duration_seconds", "Time from a question to the remote store to its answer."),
 		metrics.New("round_trips_total", "Calls of the script of the remote store."),
@@ -81,6 +82,7 @@ func collectRemote(to metrics.Scrape, s remoteStats) {
 	to.Counter("carried_hits_total", s.Carried)
 	to.Counter("carried_holds_total", s.Holders)
 	to.Gauge("fleet_size", float64(s.Fleet), string(s.fleet))
+	to.Gauge("share", s.Share)
 	to.Histogram("request_duration_seconds", s.redis.RoundTrip)
 	to.Counter("round_trips_total", s.redis.RoundTrips)
 	to.Counter("transactions_total", s.redis.Transactions)

@@ -25,7 +25,7 @@ func TestFiguresOfARemoteStoreAreMetrics(t *testing.T) {
 				State: shared.HalfOpen, Opened: 1, Released: 23, Silent: 65 * time.Millisecond,
 				Shards:   []shared.Shard{{Name: "a:1", State: shared.HalfOpen}, {Name: "b:1"}},
 				Failures: shared.Failures{Timeout: 2, Unavailable: 3, Other: 4},
-				Decided:  shared.Decided{Local: 5, Allow: 6, Deny: 7}, Carried: 16, Holders: 21, Fleet: 17,
+				Decided:  shared.Decided{Local: 5, Allow: 6, Deny: 7}, Carried: 16, Holders: 21, Fleet: 17, Share: 0.5,
 				Denials: shared.Denials{Requests: 10, Keys: 11},
 			},
 			redis: redisstore.Stats{
@@ -54,6 +54,7 @@ func TestFiguresOfARemoteStoreAreMetrics(t *testing.T) {
 			"weir_store_carried_hits_total":                       16,
 			"weir_store_carried_holds_total":                      21,
 			`weir_store_fleet_size{source="setting"}`:             17,
+			"weir_store_share":                                    0.5,
 			"weir_store_round_trips_total":                        8,
 			"weir_store_transactions_total":                       9,
 			"weir_store_denied_locally_total":                     10,

@@ -258,6 +258,9 @@ const Circle = 1 << 24
 // the limit. The zero value is not known: the whole.
 type Share struct{ From, To uint32 }
 
+// Part returns the share as a part of the circle, from 0 to 1.
+func (s Share) Part() float64 { return float64(s.To-s.From) / Circle }
+
 // Admitted gives the verdict on a request. A denied charge in Enforce mode denies the request. So
 // do the rules in Quota mode, if there is at least one, each has a denied charge, and no rule is in
 // ShadowQuota mode. A charge with a Hold counts only if it is a begin. len(decisions) must be at

@@ -19,6 +19,7 @@ func TestAKilledRedisCostsNoErrorAndWhenItIsBackItsCountsGoOn(t *testing.T) {
 	f.holds(t)
 	traffic := f.begin(t)
 	user := f.use(t, 12, "window", "bucket")
+	f.awaitShares(t)
 
 	r.Kill()
 	f.awaitState(t, "open")
@@ -49,6 +50,7 @@ func TestAStoppedRedisCostsNoErrorAndWhenItGoesOnSoDoItsCounts(t *testing.T) {
 	f.holds(t)
 	traffic := f.begin(t)
 	user := f.use(t, 12, "window", "bucket")
+	f.awaitShares(t)
 
 	if err := r.Pause(parts.Soon(t)); err != nil {
 		t.Fatal(err)
@@ -86,6 +88,7 @@ func TestWhatAStoppedRedisWasAskedIsChargedOnce(t *testing.T) {
 	f.awaitState(t, "closed")
 	f.begin(t)
 	user := f.use(t, 4, "window")
+	f.awaitShares(t)
 	if err := r.Pause(parts.Soon(t)); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -249,6 +250,22 @@ func (f *fleet) awaitState(t *testing.T, state string) {
 			return ""
 		})
 	}
+}
+
+// awaitShares waits until the shares of the sidecars are all of each limit together. For some
+// seconds after a start they are not.
+func (f *fleet) awaitShares(t *testing.T) {
+	t.Helper()
+	parts.Eventually(t, func() string {
+		sum := 0.0
+		for _, s := range f.sidecars {
+			sum += s.gauge(t, "weir_store_share")
+		}
+		if math.Abs(sum-1) > 1e-6 {
+			return fmt.Sprintf("the sidecars have shares of %v together", sum)
+		}
+		return ""
+	})
 }
 
 // awaitQuiet waits until Redis decides everything again, and knows all hits: while traffic flows,

@@ -99,8 +99,21 @@ func (s *sidecar) metric(t *testing.T, name string, labels ...string) int {
 	return sum(t, text, name, labels...)
 }
 
+// gauge returns the same sum with its fraction.
+func (s *sidecar) gauge(t *testing.T, name string, labels ...string) float64 {
+	t.Helper()
+	_, text := s.page(t, "/metrics")
+	return exact(t, text, name, labels...)
+}
+
 // sum is metric for the text of such a page.
 func sum(t *testing.T, text, name string, labels ...string) int {
+	t.Helper()
+	return int(exact(t, text, name, labels...))
+}
+
+// exact is sum with the fraction.
+func exact(t *testing.T, text, name string, labels ...string) float64 {
 	t.Helper()
 	sum := 0.0
 	for line := range strings.Lines(text) {
@@ -118,7 +131,7 @@ func sum(t *testing.T, text, name string, labels ...string) int {
 		}
 		sum += n
 	}
-	return int(sum)
+	return sum
 }
 
 // fetch returns the code and the text of a page.

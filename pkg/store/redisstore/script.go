@@ -55,12 +55,13 @@ func scriptOf(further ...string) (string, error) {
 		fmt.Fprintf(&script, "algorithms[%d] = algorithm\nend\n", number)
 	}
 	all := algorithms.Algorithms()
+	last := int(all[len(all)-1])
 	fmt.Fprintf(&script, "local BACK = %d\n", farthestBack/Granularity)
 	script.WriteString("local now, deadline, general")
-	for n := range len(all) + 1 {
+	for n := range last + 1 {
 		fmt.Fprintf(&script, ", uses_%d", n)
 	}
-	fmt.Fprintf(&script, " = struct.unpack('<I8I8I1I1%s', ARGV[1])\n", strings.Repeat("I1", len(all)))
+	fmt.Fprintf(&script, " = struct.unpack('<I8I8I1I1%s', ARGV[1])\n", strings.Repeat("I1", last))
 	read("request")
 	algorithm("counter", counterNumber, "")
 	for _, a := range all {
@@ -69,8 +70,8 @@ func scriptOf(further ...string) (string, error) {
 	for _, part := range further {
 		read(part)
 	}
-	if len(all) >= maxAlgorithms {
-		errs = append(errs, fmt.Errorf("%d algorithms: must be at most %d", len(all), maxAlgorithms-1))
+	if last >= maxAlgorithms {
+		errs = append(errs, fmt.Errorf("algorithm %d: must be at most %d", last, maxAlgorithms-1))
 	}
 	return script.String(), errors.Join(errs...)
 }

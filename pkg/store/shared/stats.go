@@ -18,11 +18,12 @@ type Stats struct {
 	Silent   time.Duration // sum of the times for which shards were silent before their circuits opened
 	Failures Failures
 	Decided  Decided
-	Without  uint64 // requests with charges that were decided without the remote store
-	Divided  uint64 // charges that were denied without the remote store as their hits were left, but not in the part of this process
-	Carried  uint64 // hits that the local store applied and the remote store is charged with later; without refunds
-	Holders  uint64 // begins and ends of holders that the remote store is told of later
-	Fleet    int    // processes that share the remote store, at least 1
+	Without  uint64  // requests with charges that were decided without the remote store
+	Divided  uint64  // charges that were denied without the remote store as their hits were left, but not in the part of this process
+	Carried  uint64  // hits that the local store applied and the remote store is charged with later; without refunds
+	Holders  uint64  // begins and ends of holders that the remote store is told of later
+	Fleet    int     // processes that share the remote store, at least 1
+	Share    float64 // part of the hits left that this process admits without the remote store
 
 	Denials Denials
 	Leases  Leases
@@ -125,6 +126,7 @@ func (s *Store) Stats() Stats {
 		Carried:  m.carried.Load(),
 		Holders:  m.holders.Load(),
 		Fleet:    s.breaker.fleet(),
+		Share:    s.breaker.share().Part(),
 		Denials:  Denials{Requests: m.denied.Load(), Keys: int(s.table.denials.Load())},
 		Leases:   s.leases(),
 	}

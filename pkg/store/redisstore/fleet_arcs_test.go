@@ -251,6 +251,29 @@ func TestNoTwoProcessesHaveOnePartOfTheCircle(t *testing.T) {
 	}
 }
 
+// Each process of a fleet that starts together gets its place with its first arc. Arcs that had to
+// move would be short for some beats.
+func TestProcessesThatStartTogetherNeedNotMove(t *testing.T) {
+	for seed := range uint64(20) {
+		s := newSea(t, 1000+seed)
+		n := 2 + s.r.IntN(5)
+		for range n {
+			s.join().next = time.Duration(s.r.Int64N(int64(fleetBeat)))
+		}
+		for s.at < 10*fleetBeat {
+			s.sail(tick, false, fmt.Sprintf("seed %d", seed))
+			for i, b := range s.boats {
+				if arc := b.arc(); arc.To > 0 && int(arc.To-arc.From) < store.Circle/n-1 {
+					t.Fatalf("seed %d, after %v: process %d of %d has the arc %v", seed, s.at, i, n, arc)
+				}
+			}
+		}
+		if sum := s.check("at last"); int(sum) < store.Circle-n {
+			t.Errorf("seed %d: %d processes have %d of the circle together", seed, n, sum)
+		}
+	}
+}
+
 // Others take the arc of a process that is forgotten. When the process is back it tells that arc
 // until it has an answer.
 func TestAForgottenProcessClaimsNothing(t *testing.T) {

@@ -76,7 +76,8 @@ local function enter(at)
   weigh(load, from, to)
 end
 for at = run, #raw, SIZE do
-  local beat, owes, its, begin, stop = read('<I7I1I4I4I4', raw, at + LOAD)
+  local beat, owes, its, begin, stop, answer, answers = read('<I7I1I4I4I4I4I4', raw, at + LOAD)
+  if begin == stop and answers > answer then begin, stop = answer, answers end -- it uses no arc yet
   if beat > latest then latest = beat end
   if at == mine and beats then
     enter(at)
@@ -114,8 +115,13 @@ local function free(lo, hi)
   return begin, stop
 end
 
--- should returns the arc of this process when arcs have moved. The order of arcs stays.
+-- should returns the arc of this process when arcs have moved. The order of arcs stays. A process without an arc comes where most is free.
 local function should()
+  if from == to then
+    local a, b = free(0, CIRCLE)
+    if b > a then begins[place] = a end
+  end
+  local from = begins[place]
   local mean, before, total = math.max(1, math.floor(sum / math.max(1, heavy))), 0, 0
   local least, near = math.ceil(mean / IDLE), mean / STILL
   local function weight(its)

@@ -64,8 +64,8 @@ func TestTheLanePassesTheCasesOfH2spec(t *testing.T) {
 		t.Skipf("h2spec cannot be built: %v", err)
 	}
 	s := startSidecar(t, "domain: e2e\n", "--grpc-server=lane")
-	// h2spec takes a connection that the server resets for an error of its own, so a case that wants the
-	// end of a connection fails now and then. A case that fails each time has found a fault.
+	// h2spec takes a reset connection for an error of its own. So a case that wants the end of a
+	// connection fails now and then. A case that fails each time has found a fault.
 	failed := h2specRun(t, binary, s.GRPC)
 	for again := 0; again < 2 && len(failed) > 0; again++ {
 		next := h2specRun(t, binary, s.GRPC)

@@ -77,7 +77,7 @@ local function enter(at)
 end
 for at = run, #raw, SIZE do
   local beat, owes, its, begin, stop, answer, answers = read('<I7I1I4I4I4I4I4', raw, at + LOAD)
-  if begin == stop and answers > answer then begin, stop = answer, answers end -- it uses no arc yet
+  if begin == stop and answers > answer then begin, stop = answer, answers end -- no arc is in use yet
   if beat > latest then latest = beat end
   if at == mine and beats then
     enter(at)

@@ -23,6 +23,7 @@ import (
 	"github.com/weirproxy/weir/internal/admin/page"
 	"github.com/weirproxy/weir/internal/admin/watch"
 	"github.com/weirproxy/weir/internal/wire"
+	"github.com/weirproxy/weir/internal/zones"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/memstore"
@@ -72,7 +73,7 @@ func (o *Options) loads() *adminv1.RulesPage {
 	if o.Loads != nil {
 		now = o.Loads()
 	}
-	now.Sources = o.Sources
+	now.Sources, now.Zones = o.Sources, zones.Version
 	return now
 }
 

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/weirproxy/weir/internal/wire/web"
+	"github.com/weirproxy/weir/internal/zones"
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
@@ -266,7 +267,7 @@ func TestRulesPageShowsWhatIsLoadedAndTheLastErrors(t *testing.T) {
 		}
 		want := map[string]any{
 			"sources": []any{"rules.yaml"}, "loaded_at": nil, "attempted_at": nil, "loads": 0.0, "refusals": 0.0, "unconfirmed_since": nil,
-			"errors": []any{}, "warnings": []any{}, "rules": []any{}, "hash": "",
+			"errors": []any{}, "warnings": []any{}, "rules": []any{}, "hash": "", "zones": zones.Version,
 		}
 		if diff := cmp.Diff(want, page()); diff != "" {
 			t.Errorf("/rules before any (-want +got):\n%s", diff)
@@ -291,22 +292,22 @@ descriptors:
 		want = map[string]any{
 			"sources": []any{"rules.yaml"}, "loaded_at": "2000-01-01T00:00:00Z", "attempted_at": "2000-01-01T00:01:00Z",
 			"loads": 1.0, "refusals": 1.0, "unconfirmed_since": nil, "errors": []any{"rules.yaml:1: no"}, "hash": f.limiter.Rules().Hash(),
-			"warnings": []any{"rules.yaml:3: warning: descriptors[0]: odd"},
+			"warnings": []any{"rules.yaml:3: warning: descriptors[0]: odd"}, "zones": zones.Version,
 			"rules": []any{
 				rule(map[string]any{"path": "a=<x>", "line": 4.0, "name": "n", "limits": []any{map[string]any{
 					"name": "n", "algorithm": "token_bucket", "requests_per_unit": 5.0, "unit": "hour", "unit_multiplier": 2.0, "sharing": "",
-					"period": "7200s", "burst": 7.0, "at_most": nil, "table": nil, "table_line": 0.0, "warn_at": []any{}, "count_rejected": false, "on_store_error": "",
+					"period": "7200s", "burst": 7.0, "at_most": nil, "table": nil, "table_line": 0.0, "warn_at": []any{}, "alignment": "", "count_rejected": false, "on_store_error": "",
 				}}}),
 				rule(map[string]any{
 					"path": "b", "line": 5.0, "shadow_mode": true, "metadata": map[string]any{"tier": "gold"},
 					"limits": []any{map[string]any{
 						"name": "", "algorithm": "fixed_window", "requests_per_unit": 5.0, "unit": "", "unit_multiplier": 0.0, "sharing": "",
-						"period": "1.500s", "burst": 5.0, "at_most": nil, "table": nil, "table_line": 0.0, "warn_at": []any{}, "count_rejected": true, "on_store_error": "deny",
+						"period": "1.500s", "burst": 5.0, "at_most": nil, "table": nil, "table_line": 0.0, "warn_at": []any{}, "alignment": "", "count_rejected": true, "on_store_error": "deny",
 					}},
 				}),
 				rule(map[string]any{"path": "default", "line": 2.0, "limits": []any{map[string]any{
 					"name": "", "algorithm": "fixed_window", "requests_per_unit": 9.0, "unit": "minute", "unit_multiplier": 1.0, "sharing": "",
-					"period": "60s", "burst": 9.0, "at_most": nil, "table": nil, "table_line": 0.0, "warn_at": []any{}, "count_rejected": true, "on_store_error": "",
+					"period": "60s", "burst": 9.0, "at_most": nil, "table": nil, "table_line": 0.0, "warn_at": []any{}, "alignment": "", "count_rejected": true, "on_store_error": "",
 				}}}),
 			},
 		}

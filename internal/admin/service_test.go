@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/weirproxy/weir/internal/testing/storetest"
+	"github.com/weirproxy/weir/internal/zones"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -432,7 +433,7 @@ func TestStatusIsTheStateOfTheProcess(t *testing.T) {
 			got.Requests.Latency = nil
 			at := fmt.Sprintf("{ seconds: %d }", time.Now().Unix())
 			is(t, got, new(adminv1.StatusResponse), c.want+` rules: 5 requests { passed: 1 denied: 1 } loads { hash: "`+f.limiter.Rules().Hash()+`"
-				loads: 1 refusals: 1 errors: "a mistake" loaded_at `+at+` attempted_at `+at+` }`)
+				loads: 1 refusals: 1 zones: "`+zones.Version+`" errors: "a mistake" loaded_at `+at+` attempted_at `+at+` }`)
 		}
 	})
 }

@@ -14,6 +14,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,22 +54,53 @@ func Load(name string) (*time.Location, error) {
 	return time.LoadLocationFromTZData(name, data)
 }
 
+// Database is all zones, for many names: it reads the embedded files once, and takes their memory.
+type Database struct{ files map[string][]byte }
+
+// Open returns the database. Open takes a few milliseconds.
+func Open() (*Database, error) {
+	d := &Database{files: make(map[string][]byte)}
+	var failed error
+	err := each(func(name string, file io.Reader) bool {
+		d.files[name], failed = io.ReadAll(file)
+		return failed != nil
+	})
+	if err = cmp.Or(err, failed); err != nil {
+		return nil, fmt.Errorf("time zones: %w", err)
+	}
+	return d, nil
+}
+
+// Zone is [Load] with this database. The result is another one at each call, but for UTC.
+func (d *Database) Zone(name string) (*time.Location, error) {
+	if name == "UTC" {
+		return time.UTC, nil
+	}
+	data, known := d.files[name]
+	if !known {
+		return nil, fmt.Errorf("time zone %q: %w", name, ErrUnknown)
+	}
+	return time.LoadLocationFromTZData(name, data)
+}
+
 // Nearest returns the name that was probably meant by another one, "" for none: a slip of the pen,
 // or a place without its continent.
-func Nearest(name string) string {
+func (d *Database) Nearest(name string) string {
+	if len(name) > spelling.MaxBytes {
+		return ""
+	}
 	var names []string
 	meant := strings.ReplaceAll(strings.TrimSpace(name), " ", "_")
 	place := ""
-	_ = each(func(known string, _ io.Reader) bool { // the error of Load, for every name
+	for _, known := range slices.Sorted(maps.Keys(d.files)) {
 		if strings.HasPrefix(known, "Etc/") || strings.HasPrefix(known, "GMT") { // Etc/GMT+2 is two hours behind, not ahead
-			return false
+			continue
 		}
 		names = append(names, known)
-		if strings.EqualFold(meant, known[strings.LastIndexByte(known, '/')+1:]) {
+		if place == "" && strings.EqualFold(meant, known[strings.LastIndexByte(known, '/')+1:]) {
 			place = known
 		}
-		return false
-	})
+	}
 	return cmp.Or(place, spelling.Nearest(meant, names, len(meant)/5))
 }
 

@@ -85,6 +85,18 @@ func (a Algorithm) Aligned() (Algorithm, bool) {
 	}
 }
 
+// Plain returns the algorithm that counts as a does without a [Calendar], see Aligned.
+func (a Algorithm) Plain() Algorithm {
+	switch a {
+	case CalendarWindow:
+		return FixedWindow
+	case CalendarCounter:
+		return SlidingWindowCounter
+	default:
+		return a
+	}
+}
+
 // HasCalendar reports whether the algorithm counts in windows of a [Calendar].
 func (a Algorithm) HasCalendar() bool { return a == CalendarWindow || a == CalendarCounter }
 

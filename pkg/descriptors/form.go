@@ -19,6 +19,7 @@ const (
 	holdForm            // hold
 	defaultsForm
 	replacesForm // an element of replaces
+	alignForm    // align
 )
 
 // isOwn reports whether only Weir knows the map.
@@ -40,13 +41,15 @@ func (f form) keys() (original, own []string) {
 		}, []string{"rate_limits", "on_store_error", "group"}
 	case limitForm, ownLimitForm, defaultForm:
 		original = []string{"requests_per_unit", "unit", "unlimited", "name", "replaces"}
-		own = []string{"unit_multiplier", "period", "algorithm", "burst", "count_rejected", "on_store_error", "sharing", "warn_at"}
+		own = []string{"unit_multiplier", "period", "algorithm", "burst", "count_rejected", "on_store_error", "sharing", "warn_at", "align"}
 		if f != defaultForm {
 			own = append(own, "max_in_flight", "hold", "table")
 		}
 		return original, own
 	case holdForm:
 		return nil, []string{"begin", "end", "at_most"}
+	case alignForm:
+		return nil, []string{"to", "zone", "day", "at", "starts"}
 	case defaultsForm:
 		return nil, []string{"algorithm", "count_rejected", "on_store_error", "sharing"}
 	default:
@@ -63,8 +66,9 @@ func home(key string) (name string, original bool) {
 	}
 	homes := []string{
 		descriptorForm: "a descriptor", limitForm: "a rate_limit", documentForm: "the document itself", holdForm: "the hold of a rate_limit",
+		alignForm: "the align of a rate_limit",
 	}
-	for _, f := range []form{descriptorForm, limitForm, documentForm, holdForm} {
+	for _, f := range []form{descriptorForm, limitForm, documentForm, holdForm, alignForm} {
 		switch original, own := f.keys(); {
 		case slices.Contains(original, key):
 			return homes[f], true

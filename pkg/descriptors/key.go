@@ -21,6 +21,9 @@ func suffixOf(l algorithms.Limit, ordinal int) string {
 	if l.Algorithm != algorithms.Concurrency {
 		b = appendPeriod(append(b, '/'), l.Period)
 	}
+	if l.Calendar != nil {
+		b = appendAligned(append(b, '@'), l.Calendar)
+	}
 	if ordinal > 1 {
 		b = strconv.AppendInt(append(b, '.'), int64(ordinal), 10)
 	}

@@ -117,7 +117,7 @@ func (t *tree) limits(fs fields) []limit {
 			continue
 		}
 		same := slices.IndexFunc(all, func(x limit) bool {
-			return x.Algorithm == l.Algorithm && x.Period == l.Period && x.Requests == l.Requests &&
+			return x.Algorithm == l.Algorithm && x.Period == l.Period && x.Calendar == l.Calendar && x.Requests == l.Requests &&
 				x.Capacity() == l.Capacity() && x.Table() == l.Table()
 		})
 		switch {
@@ -151,7 +151,7 @@ func (t *tree) setLimits(rule *Rule, all []limit) {
 		}
 		ordinal := t.firstOrdinal(len(all))
 		for _, x := range rule.Limits {
-			if x.Algorithm == l.Algorithm && x.Period == l.Period {
+			if x.Algorithm == l.Algorithm && x.Period == l.Period && x.Calendar == l.Calendar {
 				ordinal++
 			}
 		}
@@ -215,6 +215,9 @@ func (t *tree) limit(v value, f form) (limit, bool) {
 	l.OnStoreError = choice(t, fs, "on_store_error", OnStoreErrorDeny, "local, allow or deny")
 	l.Sharing = t.sharingOf(fs, &l.Limit)
 	t.readMarks(fs, &l.Limit)
+	if !slots {
+		t.readAlign(fs, &l.Limit)
+	}
 	if f != defaultForm {
 		t.readHold(v, fs, &l)
 		t.readTable(fs, &l)
@@ -341,7 +344,7 @@ func (t *tree) readSlots(v value, fs fields, f form, l *limit) {
 		t.fail(at, "is concurrency, which needs a hold: the default limit cannot have one, must have another algorithm")
 		return
 	}
-	for _, key := range []string{"requests_per_unit", "unit", "unit_multiplier", "period", "burst", "warn_at"} {
+	for _, key := range []string{"requests_per_unit", "unit", "unit_multiplier", "period", "burst", "warn_at", "align"} {
 		if at, ok := fs.get(key); ok {
 			t.fail(at, "has no meaning for concurrency, must be left out: max_in_flight is the whole limit")
 		}

@@ -86,11 +86,12 @@ func Load(sources []Source, o Options) (*Rules, []Warning, error) {
 		readers  = make([]*reader, 0, len(sources))
 		merged   = make(map[string]*tree)
 		tables   = &tables{known: make(map[*Table]bool)}
+		dates    = &calendars{}
 		paths    int
 		size     int // of the sources so far
 	)
 	for _, s := range sources {
-		r := &reader{file: shownName(s.Name), source: &s, options: o, merged: merged, tables: tables, paths: &paths}
+		r := &reader{file: shownName(s.Name), source: &s, options: o, merged: merged, tables: tables, calendars: dates, paths: &paths}
 		readers = append(readers, r)
 		for _, d := range r.documents(s, &size) {
 			if first := rules.domains[d.Name]; first != nil && first != d.Domain {

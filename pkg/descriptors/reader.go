@@ -22,15 +22,16 @@ const (
 )
 
 type reader struct {
-	file     string
-	source   *Source
-	options  Options
-	errs     []Error
-	warnings []Warning
-	trees    []*tree           // of its documents
-	merged   map[string]*tree  // of all sources, with MergeDomains: the first document of each domain
-	tables   *tables           // of all sources
-	named    map[string]*Table // of this source, by the name in the document; nil after a mistake
+	file      string
+	source    *Source
+	options   Options
+	errs      []Error
+	warnings  []Warning
+	trees     []*tree           // of its documents
+	merged    map[string]*tree  // of all sources, with MergeDomains: the first document of each domain
+	tables    *tables           // of all sources
+	calendars *calendars        // of all sources
+	named     map[string]*Table // of this source, by the name in the document; nil after a mistake
 
 	paths *int // bytes of the paths and levels of all rules of all sources so far
 

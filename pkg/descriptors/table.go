@@ -366,6 +366,8 @@ func (t *tree) checkRows(at value, l *limit) {
 		switch {
 		case x.unit != 0 && l.Algorithm == algorithms.Concurrency:
 			fail(x, "unit", "is %s, must be left out for concurrency", Unit(x.unit))
+		case x.unit != 0 && l.Calendar != nil:
+			fail(x, "unit", "is %s, must be left out for a limit with align", Unit(x.unit))
 		case x.burst != 0 && l.Algorithm != algorithms.TokenBucket && l.Algorithm != 0:
 			fail(x, "burst", "is %d, must be left out for %s: only token_bucket has a burst", x.burst, l.Algorithm)
 		default:

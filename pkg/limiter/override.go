@@ -28,7 +28,8 @@ func newUnitLimits() unitLimits {
 
 // override returns the limit of an override of descriptor i, or an [*InvalidError]. A request does
 // not bring the algorithm, count_rejected, on_store_error and hold: these are as in like. The store
-// decides each hit of an override. An override of concurrency takes the number of requests as
+// decides each hit of an override. An override of the unit of like is aligned as like is; other
+// units are not aligned. An override of concurrency takes the number of requests as
 // max_in_flight, and ignores the unit.
 func (l *Limiter) override(o *Override, i int, like *descriptors.Limit) (limit descriptors.Limit, err error) {
 	if like.Algorithm == algorithms.SlidingWindowLog && o.Requests > descriptors.MaxLogEntries {
@@ -39,12 +40,15 @@ func (l *Limiter) override(o *Override, i int, like *descriptors.Limit) (limit d
 	case like.Algorithm == algorithms.Concurrency: // which has no period
 		limit = *like
 		limit.Requests, limit.Name = o.Requests, ""
+	case like.Calendar != nil && like.Unit == o.Unit && like.Multiplier == max(o.Multiplier, 1):
+		aligned := algorithms.Limit{Algorithm: like.Algorithm, Requests: o.Requests, Period: like.Period, Calendar: like.Calendar}
+		limit = descriptors.NewLimit(aligned, o.Unit, like.Multiplier, like.CountRejected, 1)
 	case o.Multiplier <= 1:
-		limit = l.units[unitKey{like.Algorithm, o.Unit}]
+		limit = l.units[unitKey{like.Algorithm.Plain(), o.Unit}]
 		limit.Requests, limit.CountRejected = o.Requests, like.CountRejected
 	default:
 		limit = descriptors.NewLimit(
-			algorithms.Limit{Algorithm: like.Algorithm, Requests: o.Requests, Period: o.Unit.Duration() * time.Duration(o.Multiplier)},
+			algorithms.Limit{Algorithm: like.Algorithm.Plain(), Requests: o.Requests, Period: o.Unit.Duration() * time.Duration(o.Multiplier)},
 			o.Unit, o.Multiplier, like.CountRejected, 1,
 		)
 	}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -176,17 +177,18 @@ func add(all []policy, limit *descriptors.Limit) []policy {
 //	"minute";r=50;t=30
 //
 // A limit that is not full at Requests also has its capacity: `"second";q=20;w=1;burst=100`. A
-// period that is not whole seconds goes without its window, which the draft cannot express.
-// Concurrency has a unit of its own there: `"concurrency";q=50;qu="concurrent-requests"`.
+// calendar's window has its true length. A period that is not whole seconds goes without its
+// window, which the draft cannot express. Concurrency has a unit of its own there:
+// `"concurrency";q=50;qu="concurrent-requests"`.
 func fieldsOf(all []policy) (policies, limits string) {
 	var quota, rest []byte
 	for i := range all {
 		p := &all[i]
 		quota = fmt.Appendf(appendItem(quota, p.name), ";q=%d", p.limit.Requests)
-		if period := p.limit.Period; period == 0 {
+		if p.limit.Period == 0 {
 			quota = append(quota, `;qu="concurrent-requests"`...)
-		} else if period%time.Second == 0 {
-			quota = fmt.Appendf(quota, ";w=%d", period/time.Second)
+		} else if length := windowOf(p.limit, time.Now()); length%time.Second == 0 {
+			quota = fmt.Appendf(quota, ";w=%d", length/time.Second)
 		}
 		if capacity := p.limit.Capacity(); capacity != p.limit.Requests {
 			quota = fmt.Appendf(quota, ";burst=%d", capacity)
@@ -196,6 +198,15 @@ func fieldsOf(all []policy) (policies, limits string) {
 		}
 	}
 	return string(quota), string(rest)
+}
+
+// windowOf returns the length of the limit's window at an instant: of a calendar, the true one.
+func windowOf(l *descriptors.Limit, now time.Time) time.Duration {
+	if l.Calendar == nil || l.Calendar.FirstHit() {
+		return l.Period
+	}
+	start, end := l.Calendar.Window(algorithms.Instant(now.UnixNano()))
+	return end.Sub(start)
 }
 
 // appendItem begins an item of a list with its name as a String of RFC 9651, section 3.3.3, which

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -306,4 +307,31 @@ func TestOverrideInWords(t *testing.T) {
 			t.Errorf("overrideText(%+v) = %q; want %q", test.override, got, test.want)
 		}
 	}
+}
+
+// A month of a calendar is 28 to 31 days, and an hour less where summer time begins.
+func TestTheWindowOfACalendarHasItsTrueLength(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // from 1 January 2000, 00:00 UTC
+		const text = `domain: edge
+descriptors:
+  - {key: month, rate_limit: {unit: month, requests_per_unit: 5, align: {to: calendar}}}
+  - {key: berlin, rate_limit: {unit: month, requests_per_unit: 5, align: {to: calendar, zone: Europe/Berlin}}}
+  - {key: first, rate_limit: {unit: month, requests_per_unit: 5, align: {to: first_hit}}}
+`
+		rules := must.First(descriptors.Load([]descriptors.Source{{Name: "rules.yaml", Data: []byte(text)}}, descriptors.Options{}))(t)
+		check := func(days int, month, berlin int) {
+			t.Helper()
+			time.Sleep(time.Duration(days) * 24 * time.Hour)
+			for i, seconds := range []int{month, berlin, 30 * 86400} {
+				l := &rules.All()[i].Limits[0]
+				policy, _ := fieldsOf([]policy{{limit: l, name: l.PeriodName()}})
+				if want := fmt.Sprintf(`"month";q=5;w=%d`, seconds); policy != want {
+					t.Errorf("%s on %v: got %s, want %s", rules.All()[i].Path, time.Now().UTC(), policy, want)
+				}
+			}
+		}
+		check(0, 31*86400, 31*86400)
+		check(40, 29*86400, 29*86400)      // 10 February of a leap year
+		check(33, 31*86400, 31*86400-3600) // 14 March
+	})
 }

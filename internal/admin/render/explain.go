@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store"
@@ -90,6 +91,7 @@ func explanation(d *descriptors.Domain, entries []descriptors.Entry, e *limiter.
 			Source:     Source(l.Source),
 			Never:      !l.Decision.Allowed && l.Grant == nil && e.Status.Hits > int64(l.Limit.Capacity()),
 		}
+		explained.WindowStart, explained.WindowEnd = window(&l.Limit, l.Decision, time.Now())
 		if l.Hold != nil {
 			explained.Holders = Holders(l.Holders)
 			explained.Holder, explained.HolderStatus = found(l.Hold)
@@ -97,6 +99,26 @@ func explanation(d *descriptors.Domain, entries []descriptors.Entry, e *limiter.
 		out.Limits = append(out.Limits, explained)
 	}
 	return out
+}
+
+// window returns the begin and the end of the window in which an aligned limit has decided at now;
+// both are empty for other limits. A sliding counter from the first hit does not say its window.
+func window(l *descriptors.Limit, d algorithms.Decision, now time.Time) (start, end string) {
+	if l.Calendar == nil {
+		return "", ""
+	}
+	in := func(i algorithms.Instant) string {
+		return time.Unix(0, int64(i)).In(l.Calendar.Spec().Zone).Format(time.RFC3339)
+	}
+	if !l.Calendar.FirstHit() {
+		start, end := l.Calendar.Window(algorithms.Instant(now.UnixNano()))
+		return in(start), in(end)
+	}
+	if l.Algorithm != algorithms.CalendarWindow {
+		return "", ""
+	}
+	ends := now.Add(d.ResetAfter).Round(time.Second) // windows begin at whole seconds
+	return in(algorithms.Instant(ends.Add(-l.Period).UnixNano())), in(algorithms.Instant(ends.UnixNano()))
 }
 
 // NearestMiss returns the place in a domain where the search for a descriptor ended, and why. rule

@@ -64,6 +64,7 @@ func Limit(l *descriptors.Limit) *adminv1.Limit {
 		CountRejected:   l.CountRejected,
 		Name:            l.Name,
 		UnitMultiplier:  l.Multiplier,
+		Alignment:       l.Alignment(),
 	}
 	if l.Algorithm != algorithms.Concurrency {
 		out.Period = durationpb.New(l.Period)

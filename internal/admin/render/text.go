@@ -51,6 +51,9 @@ func ExplanationText(domain string, r *adminv1.ExplainResponse, states bool) str
 			if t := l.GetLimit().GetTable(); t != nil {
 				line("table", "%s", tableText(t, l.GetLimit().GetTableLine()))
 			}
+			if l.GetWindowEnd() != "" {
+				line("window", "%s to %s", l.GetWindowStart(), l.GetWindowEnd())
+			}
 			line("key", "%s", l.GetKey())
 			if !states {
 				continue
@@ -69,7 +72,10 @@ func ExplanationText(domain string, r *adminv1.ExplainResponse, states bool) str
 func LimitText(l *adminv1.Limit) string {
 	text := fmt.Sprintf("%d at once, %s", l.GetRequestsPerUnit(), l.GetAlgorithm())
 	if l.GetPeriod() != nil {
-		text = fmt.Sprintf("%d per %s, %s", l.GetRequestsPerUnit(), periodText(l.GetPeriod().AsDuration()), l.GetAlgorithm())
+		text = fmt.Sprintf("%d per %s, %s", l.GetRequestsPerUnit(), windowText(l), l.GetAlgorithm())
+	}
+	if aligned := l.GetAlignment(); aligned != "" {
+		text += ", align: " + printable.Text(aligned)
 	}
 	if l.GetBurst() != l.GetRequestsPerUnit() {
 		text += fmt.Sprintf(", burst %d", l.GetBurst())
@@ -188,6 +194,18 @@ func waitText(d time.Duration) string {
 		d += time.Millisecond - rest
 	}
 	return d.String()
+}
+
+// windowText returns the length of a limit's windows: "1m", and "month" or "3 months" of a calendar.
+func windowText(l *adminv1.Limit) string {
+	switch n := l.GetUnitMultiplier(); {
+	case !strings.HasPrefix(l.GetAlignment(), "calendar"):
+		return periodText(l.GetPeriod().AsDuration())
+	case n > 1:
+		return fmt.Sprintf("%d %ss", n, l.GetUnit())
+	default:
+		return l.GetUnit()
+	}
 }
 
 // periodText returns a period without the units that are zero: "1m", "7d".

@@ -61,8 +61,18 @@ type rateLimit struct {
 	CountRejected   *bool       `yaml:"count_rejected,omitempty"`
 	OnStoreError    string      `yaml:"on_store_error,omitempty"`
 	Sharing         string      `yaml:"sharing,omitempty"`
+	Align           *align      `yaml:"align,omitempty,flow"`
 	WarnAt          []string    `yaml:"warn_at,omitempty,flow"`
 	Replaces        []limitName `yaml:"replaces,omitempty"`
+}
+
+// align is an alignment without the values that a rule file may leave out.
+type align struct {
+	To     string `yaml:"to"`
+	Zone   string `yaml:"zone,omitempty"`
+	Day    uint8  `yaml:"day,omitempty"`
+	At     string `yaml:"at,omitempty"`
+	Starts string `yaml:"starts,omitempty"`
 }
 
 type hold struct {
@@ -200,7 +210,7 @@ func (s *Shape) rateLimit(l *Limit) rateLimit {
 	if t := l.of.Table(); t != nil {
 		out.Table = s.tableName(t)
 	}
-	if l.of.Algorithm != algorithms.FixedWindow {
+	if l.of.Algorithm.Plain() != algorithms.FixedWindow {
 		out.Algorithm = l.of.Algorithm.String()
 	}
 	switch {
@@ -221,7 +231,7 @@ func (s *Shape) rateLimit(l *Limit) rateLimit {
 	if holds {
 		out.Hold = &hold{s.rule.Begin, s.rule.End, l.of.AtMost.String()}
 	}
-	if usual := l.of.Algorithm == algorithms.FixedWindow && !holds; !slots && l.of.CountRejected != usual {
+	if usual := l.of.Algorithm.Plain() == algorithms.FixedWindow && !holds; !slots && l.of.CountRejected != usual {
 		out.CountRejected = &l.of.CountRejected
 	}
 	if l.of.OnStoreError != descriptors.OnStoreErrorUnset {
@@ -230,8 +240,31 @@ func (s *Shape) rateLimit(l *Limit) rateLimit {
 	if l.of.Sharing != descriptors.SharingUnset {
 		out.Sharing = l.of.Sharing.String()
 	}
+	out.Align = alignOf(l.of.Calendar)
 	for _, mark := range l.of.WarnAt.All() {
 		out.WarnAt = append(out.WarnAt, descriptors.MarkText(mark))
+	}
+	return out
+}
+
+// alignOf returns the alignment of a calendar, nil for none.
+func alignOf(c *algorithms.Calendar) *align {
+	switch {
+	case c == nil:
+		return nil
+	case c.FirstHit():
+		return &align{To: "first_hit"}
+	}
+	s := c.Spec()
+	out := &align{To: "calendar", Zone: s.Zone.String()}
+	if s.Day > 1 {
+		out.Day = s.Day
+	}
+	if s.At > 0 {
+		out.At = time.Time{}.Add(s.At).Format(time.TimeOnly)
+	}
+	if s.Unit == algorithms.CalendarWeek {
+		out.Starts = strings.ToLower(s.Starts.String())
 	}
 	return out
 }

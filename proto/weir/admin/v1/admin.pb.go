@@ -511,7 +511,10 @@ type Limit struct {
 	// Of a limit for a descriptor: the line of the table that has its numbers, from 1. 0 when the numbers are the rule's own.
 	TableLine uint32 `protobuf:"varint,13,opt,name=table_line,json=tableLine,proto3" json:"table_line,omitempty"`
 	// The parts of the limit at which a key gets a notice, in percent: warn_at. Empty for none.
-	WarnAt        []uint32 `protobuf:"varint,20,rep,packed,name=warn_at,json=warnAt,proto3" json:"warn_at,omitempty"`
+	WarnAt []uint32 `protobuf:"varint,20,rep,packed,name=warn_at,json=warnAt,proto3" json:"warn_at,omitempty"`
+	// The alignment of the windows in words, such as "calendar of Europe/Berlin, day 15, at 06:00", or "first_hit". Empty for windows that
+	// count from 1970.
+	Alignment     string `protobuf:"bytes,21,opt,name=alignment,proto3" json:"alignment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -642,6 +645,13 @@ func (x *Limit) GetWarnAt() []uint32 {
 		return x.WarnAt
 	}
 	return nil
+}
+
+func (x *Limit) GetAlignment() string {
+	if x != nil {
+		return x.Alignment
+	}
+	return ""
 }
 
 // Table is a list of values, such as customers, that have numbers of their own under a limit.
@@ -1080,7 +1090,12 @@ type LimitExplanation struct {
 	// The grant whose numbers the limit has; absent without one.
 	Grant *Grant `protobuf:"bytes,11,opt,name=grant,proto3" json:"grant,omitempty"`
 	// The store that has these counts, in the words of WatchedLimit.source. During an outage "without redis": the sidecar has its own counts alone.
-	Source        string `protobuf:"bytes,12,opt,name=source,proto3" json:"source,omitempty"`
+	Source string `protobuf:"bytes,12,opt,name=source,proto3" json:"source,omitempty"`
+	// The begin of the window that the hits count in, as RFC 3339 in the time zone of the alignment. Empty for a limit without an alignment,
+	// and for a sliding_window_counter from the first hit.
+	WindowStart string `protobuf:"bytes,13,opt,name=window_start,json=windowStart,proto3" json:"window_start,omitempty"`
+	// The end of that window, likewise.
+	WindowEnd     string `protobuf:"bytes,14,opt,name=window_end,json=windowEnd,proto3" json:"window_end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1195,6 +1210,20 @@ func (x *LimitExplanation) GetGrant() *Grant {
 func (x *LimitExplanation) GetSource() string {
 	if x != nil {
 		return x.Source
+	}
+	return ""
+}
+
+func (x *LimitExplanation) GetWindowStart() string {
+	if x != nil {
+		return x.WindowStart
+	}
+	return ""
+}
+
+func (x *LimitExplanation) GetWindowEnd() string {
+	if x != nil {
+		return x.WindowEnd
 	}
 	return ""
 }
@@ -2051,6 +2080,8 @@ type RulesPage struct {
 	// The time when the stream of the control plane ended, while its rules are in force and none came since.
 	// The control plane may have other rules by now.
 	UnconfirmedSince *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=unconfirmed_since,json=unconfirmedSince,proto3" json:"unconfirmed_since,omitempty"`
+	// The release of the time zones that calendars follow, such as 2026f.
+	Zones string `protobuf:"bytes,11,opt,name=zones,proto3" json:"zones,omitempty"`
 	// The rules of all domains, domain by domain, in the order of the files. The page needs this field to be the last one.
 	Rules         []*Rule `protobuf:"bytes,9,rep,name=rules,proto3" json:"rules,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2148,6 +2179,13 @@ func (x *RulesPage) GetUnconfirmedSince() *timestamppb.Timestamp {
 		return x.UnconfirmedSince
 	}
 	return nil
+}
+
+func (x *RulesPage) GetZones() string {
+	if x != nil {
+		return x.Zones
+	}
+	return ""
 }
 
 func (x *RulesPage) GetRules() []*Rule {
@@ -4566,7 +4604,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\aentries\x18\x01 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x17\n" +
 	"\x04hits\x18\x02 \x01(\rH\x00R\x04hits\x88\x01\x01\x122\n" +
 	"\x05limit\x18\x03 \x01(\v2\x1c.weir.admin.v1.LimitOverrideR\x05limitB\a\n" +
-	"\x05_hits\"\xea\x03\n" +
+	"\x05_hits\"\x88\x04\n" +
 	"\x05Limit\x12\x1c\n" +
 	"\talgorithm\x18\x01 \x01(\tR\talgorithm\x12*\n" +
 	"\x11requests_per_unit\x18\x02 \x01(\rR\x0frequestsPerUnit\x121\n" +
@@ -4583,7 +4621,8 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x05table\x18\f \x01(\v2\x14.weir.admin.v1.TableR\x05table\x12\x1d\n" +
 	"\n" +
 	"table_line\x18\r \x01(\rR\ttableLine\x12\x17\n" +
-	"\awarn_at\x18\x14 \x03(\rR\x06warnAt\"G\n" +
+	"\awarn_at\x18\x14 \x03(\rR\x06warnAt\x12\x1c\n" +
+	"\talignment\x18\x15 \x01(\tR\talignment\"G\n" +
 	"\x05Table\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x16\n" +
 	"\x06values\x18\x02 \x01(\rR\x06values\x12\x12\n" +
@@ -4619,7 +4658,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x16\n" +
 	"\x06listed\x18\x03 \x01(\bR\x06listed\x12\x16\n" +
 	"\x06number\x18\x04 \x01(\x04R\x06number\x12/\n" +
-	"\aholders\x18\x05 \x03(\v2\x15.weir.admin.v1.HolderR\aholders\"\xfd\x03\n" +
+	"\aholders\x18\x05 \x03(\v2\x15.weir.admin.v1.HolderR\aholders\"\xbf\x04\n" +
 	"\x10LimitExplanation\x12*\n" +
 	"\x05limit\x18\x01 \x01(\v2\x14.weir.admin.v1.LimitR\x05limit\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x18\n" +
@@ -4635,7 +4674,10 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\rholder_status\x18\n" +
 	" \x01(\x0e2\x1b.weir.admin.v1.HolderStatusR\fholderStatus\x12*\n" +
 	"\x05grant\x18\v \x01(\v2\x14.weir.admin.v1.GrantR\x05grant\x12\x16\n" +
-	"\x06source\x18\f \x01(\tR\x06source\"\x88\x01\n" +
+	"\x06source\x18\f \x01(\tR\x06source\x12!\n" +
+	"\fwindow_start\x18\r \x01(\tR\vwindowStart\x12\x1d\n" +
+	"\n" +
+	"window_end\x18\x0e \x01(\tR\twindowEnd\"\x88\x01\n" +
 	"\x04Step\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +
@@ -4692,7 +4734,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\asources\x18\x03 \x03(\tR\asources\x12\x16\n" +
 	"\x06errors\x18\x04 \x03(\tR\x06errors\x12\x1a\n" +
 	"\bwarnings\x18\x05 \x03(\tR\bwarnings\x12\x12\n" +
-	"\x04hash\x18\x06 \x01(\tR\x04hash\"\x8b\x03\n" +
+	"\x04hash\x18\x06 \x01(\tR\x04hash\"\xa1\x03\n" +
 	"\tRulesPage\x12\x18\n" +
 	"\asources\x18\x01 \x03(\tR\asources\x12\x12\n" +
 	"\x04hash\x18\x02 \x01(\tR\x04hash\x127\n" +
@@ -4703,7 +4745,8 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x06errors\x18\a \x03(\tR\x06errors\x12\x1a\n" +
 	"\bwarnings\x18\b \x03(\tR\bwarnings\x12G\n" +
 	"\x11unconfirmed_since\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\x10unconfirmedSince\x12)\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\x10unconfirmedSince\x12\x14\n" +
+	"\x05zones\x18\v \x01(\tR\x05zones\x12)\n" +
 	"\x05rules\x18\t \x03(\v2\x13.weir.admin.v1.RuleR\x05rules\"o\n" +
 	"\x06Domain\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +

@@ -1,0 +1,151 @@
+package descriptors
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/internal/testing/must"
+	"github.com/weirproxy/weir/pkg/algorithms"
+)
+
+// aligned returns the limit of a rule file.
+func aligned(t *testing.T, limit string) Limit {
+	t.Helper()
+	return load(t, "domain: edge\ndefault: "+limit).Domain("edge").Default.Limits[0]
+}
+
+func TestAnAlignmentIsReadAsWritten(t *testing.T) {
+	for _, c := range []struct {
+		limit, label, words string
+	}{
+		{"{unit: month, requests_per_unit: 5, align: {to: calendar}}", "fixed_window/30d@month,UTC", "calendar of UTC"},
+		{
+			"{unit: month, requests_per_unit: 5, align: {to: calendar, zone: Europe/Berlin, day: 1, at: \"00:00\"}}",
+			"fixed_window/30d@month,Europe/Berlin", "calendar of Europe/Berlin",
+		},
+		{"{unit: month, unit_multiplier: 3, requests_per_unit: 5, align: {to: calendar}}", "fixed_window/90d@3month,UTC", "calendar of UTC"},
+		{
+			"{unit: month, requests_per_unit: 5, align: {to: calendar, day: 15, at: 06:00}}",
+			"fixed_window/30d@month,UTC,day=15,at=06:00", "calendar of UTC, day 15, at 06:00",
+		},
+		{
+			"{unit: year, requests_per_unit: 5, align: {to: calendar, day: 31, at: 23:59:59}}",
+			"fixed_window/365d@year,UTC,day=31,at=23:59:59", "calendar of UTC, day 31, at 23:59:59",
+		},
+		{"{unit: week, requests_per_unit: 5, align: {to: calendar}}", "fixed_window/7d@week,UTC", "calendar of UTC"},
+		{"{unit: week, requests_per_unit: 5, align: {to: calendar, starts: Monday}}", "fixed_window/7d@week,UTC", "calendar of UTC"},
+		{"{unit: week, requests_per_unit: 5, align: {to: calendar, starts: sunday}}", "fixed_window/7d@week,UTC,starts=sunday", "calendar of UTC, starts sunday"},
+		{
+			"{unit: day, requests_per_unit: 5, algorithm: sliding_window_counter, align: {to: calendar, zone: Asia/Kathmandu}}",
+			"sliding_window_counter/1d@day,Asia/Kathmandu", "calendar of Asia/Kathmandu",
+		},
+		{"{unit: month, requests_per_unit: 5, align: {to: first_hit}}", "fixed_window/30d@first_hit", "first_hit"},
+	} {
+		l := aligned(t, c.limit)
+		if got := l.Label(); got != c.label {
+			t.Errorf("%s: label %q, want %q", c.limit, got, c.label)
+		}
+		if got := l.Alignment(); got != c.words {
+			t.Errorf("%s: words %q, want %q", c.limit, got, c.words)
+		}
+		if err := l.Validate(); err != nil || !l.Algorithm.HasCalendar() || l.CountRejected != (l.Algorithm == algorithms.CalendarWindow) {
+			t.Errorf("%s: %+v, %v", c.limit, l, err)
+		}
+	}
+}
+
+// Two windows that differ must not add their hits to one count.
+func TestKeysOfTwoAlignmentsDiffer(t *testing.T) {
+	limits := []string{"{unit: month, requests_per_unit: 5}", "{unit: day, unit_multiplier: 30, requests_per_unit: 5, align: {to: calendar}}"}
+	for _, unit := range []string{"unit: day", "unit: week", "unit: month", "unit: year", "unit: month, unit_multiplier: 2"} {
+		for _, zone := range []string{"UTC", "Europe/Berlin", "Asia/Kathmandu", "Etc/UTC"} {
+			for _, at := range []string{"00:00", "06:00", "00:00:06"} {
+				of := func(more string) {
+					limits = append(limits, "{"+unit+", requests_per_unit: 5, align: {to: calendar, zone: "+zone+", at: "+at+more+"}}")
+				}
+				of("")
+				switch {
+				case strings.Contains(unit, "week"):
+					of(", starts: sunday")
+					of(", starts: tuesday")
+				case !strings.Contains(unit, "day"):
+					of(", day: 6")
+					of(", day: 31")
+				}
+			}
+		}
+		limits = append(limits, "{"+unit+", requests_per_unit: 5, align: {to: first_hit}}")
+	}
+	keys, meanings := make(map[string]string), make(map[string]string)
+	for _, text := range limits {
+		l := aligned(t, text)
+		key, meaning := string(AppendKey(nil, "edge", nil, &l)), string(l.appendMeaning(nil))
+		if keys[key] != "" || meanings[meaning] != "" {
+			t.Errorf("%s: key %q and meaning of %q or %q", text, key, keys[key], meanings[meaning])
+		}
+		keys[key], meanings[meaning] = text, text
+	}
+}
+
+func TestEqualAlignmentsHaveOneCalendar(t *testing.T) {
+	rules := load(t, `
+domain: edge
+descriptors:
+  - {key: a, rate_limit: {unit: month, requests_per_unit: 5, align: {to: calendar, zone: Europe/Berlin}}}
+  - {key: b, rate_limit: {unit: month, requests_per_unit: 6, align: {to: calendar, zone: Europe/Berlin, day: 1}}}
+  - {key: c, rate_limit: {unit: month, requests_per_unit: 6, align: {to: calendar, zone: Europe/Paris}}}
+  - key: d
+    rate_limits:
+      - {unit: month, requests_per_unit: 5, align: {to: first_hit}}
+      - {unit: day, unit_multiplier: 30, requests_per_unit: 6, align: {to: first_hit}}
+`)
+	of := func(n, limit int) *Limit { return &rules.All()[n].Limits[limit] }
+	if of(0, 0).Calendar != of(1, 0).Calendar || of(0, 0).Calendar == of(2, 0).Calendar {
+		t.Error("the calendars of a and b are not one, or those of a and c are")
+	}
+	if a, b := of(3, 0), of(3, 1); a.Calendar != b.Calendar || a.Label() == b.Label() {
+		t.Errorf("first hits: %q and %q", a.Label(), b.Label())
+	}
+	if got := of(0, 0).Calendar.Spec().Zone.String(); got != "Europe/Berlin" {
+		t.Errorf("the zone is %s", got)
+	}
+}
+
+// The windows of a rule are those of time.Date in its zone.
+func TestTheWindowOfARuleIsTheMonthThere(t *testing.T) {
+	l := aligned(t, "{unit: month, requests_per_unit: 5, align: {to: calendar, zone: Europe/Berlin}}")
+	zone := l.Calendar.Spec().Zone
+	start, end := l.Calendar.Window(algorithms.Instant(time.Date(2026, 3, 15, 12, 0, 0, 0, time.UTC).UnixNano()))
+	if want := time.Date(2026, 3, 1, 0, 0, 0, 0, zone); !time.Unix(0, int64(start)).Equal(want) {
+		t.Errorf("starts at %v, want %v", time.Unix(0, int64(start)).In(zone), want)
+	}
+	if want := time.Date(2026, 4, 1, 0, 0, 0, 0, zone); !time.Unix(0, int64(end)).Equal(want) {
+		t.Errorf("ends at %v, want %v", time.Unix(0, int64(end)).In(zone), want)
+	}
+}
+
+func TestALimitKeepsItsHitsWhenItIsAligned(t *testing.T) {
+	const plain = "domain: edge\ndescriptors:\n- {key: a, rate_limit: {unit: month, requests_per_unit: 5"
+	older, newer := load(t, plain+"}}\n"), load(t, plain+", align: {to: calendar}}}\n")
+	followed := newer.Follow(older)
+	if len(followed) != 1 || followed[0].From == nil || followed[0].Same {
+		t.Errorf("got %+v", followed)
+	}
+	if again := newer.Follow(load(t, plain+", align: {to: calendar}}}\n")); !again[0].Same {
+		t.Errorf("the same rules again: got %+v", again)
+	}
+	must.Match(t, "the change", []Change{{Domain: "edge", Changed: []string{"a"}}}, newer.Since(older))
+}
+
+func TestATableHasNoUnitsForAnAlignedLimit(t *testing.T) {
+	table := NewTable("plans.csv", []byte("value,requests_per_unit,unit\na,5,month\nb,6\n"))
+	document := "domain: edge\ndescriptors:\n- {key: a, rate_limit: {unit: month, requests_per_unit: 5, table: plans.csv, align: {to: calendar}}}\n"
+	source := Source{Name: "rules.yaml", Data: []byte(document), Table: func(string) (*Table, error) { return table, nil }}
+	_, _, err := Load([]Source{source}, Options{})
+	want := "plans.csv:2: unit: is month, must be left out for a limit with align (rules.yaml:3)"
+	if err == nil || !slices.Contains(strings.Split(err.Error(), "\n"), want) {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}

@@ -71,6 +71,15 @@ func (a *service) ListTopKeys(ctx context.Context, in *adminv1.ListTopKeysReques
 	return out, nil
 }
 
+// ListUsage implements the AdminService.
+func (a *service) ListUsage(ctx context.Context, in *adminv1.ListUsageRequest) (*adminv1.ListUsageResponse, error) {
+	out, err := render.Usage(ctx, a.options.Limiter, in)
+	if err != nil {
+		return nil, status.Error(codes.NotFound, err.Error())
+	}
+	return out, nil
+}
+
 // Status implements the AdminService.
 func (a *service) Status(context.Context, *adminv1.StatusRequest) (*adminv1.StatusResponse, error) {
 	r := a.options.Limiter.Requests()

@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -36,7 +35,8 @@ const (
 // Of some random keys the least one goes, as Redis evicts keys.
 type accounts struct {
 	shards  [accountShards]accountShard
-	leftOut atomic.Uint64 // charges of keys without an account
+	since   time.Time     // the start of the process
+	leftOut atomic.Uint64 // times that a key got no account, or lost it to another key
 }
 
 type accountShard struct {
@@ -174,8 +174,12 @@ func (a *accounts) see(s *sighting, r *Request, v *Verdict, i int) (marks uint8,
 	known := shard.all[hash]
 	if known == nil {
 		v.values = appendTracked(v.values[:0], r, v, i)
-		if known = shard.admitLocked(hash, s, v.values); known == nil {
+		before := len(shard.all)
+		known = shard.admitLocked(hash, s, v.values)
+		if len(shard.all) == before {
 			a.leftOut.Add(1)
+		}
+		if known == nil {
 			return 0, 0
 		}
 	}
@@ -202,7 +206,7 @@ func (s *accountShard) admitLocked(hash uint64, seen *sighting, text []byte) *ac
 	}
 	known := &account{
 		text: string(text), used: seen.before, capacity: seen.capacity,
-		period: seen.limit.Period, windows: hasWindows(seen.limit.Algorithm),
+		period: seen.limit.Period, windows: seen.limit.Algorithm.HasWindows(),
 	}
 	for n, mark := range seen.limit.WarnAt.All() { // another process has said these, or this one before its restart
 		if seen.before >= descriptors.Threshold(seen.capacity, mark) {
@@ -211,11 +215,6 @@ func (s *accountShard) admitLocked(hash uint64, seen *sighting, text []byte) *ac
 	}
 	s.all[hash] = known
 	return known
-}
-
-// hasWindows reports whether the count of a key begins anew with each window.
-func hasWindows(a algorithms.Algorithm) bool {
-	return a == algorithms.FixedWindow || a == algorithms.CalendarWindow
 }
 
 func (s *accountShard) makeRoomLocked(seen *sighting) bool {

@@ -210,6 +210,10 @@ func TestAccountsAreBoundedAndTheKeysThatUsedMostStay(t *testing.T) {
 			b.ask(false, fmt.Sprintf("user=%d", 3*limiter.MaxAccounts+i))
 		}
 		b.ask(true, "user=late hits=2", "late#fixed_window/1h 100% 10/10 01T01:00")
+		u := must.Get(b.Usage(t.Context(), limiter.UsageQuery{Domain: "edge", Path: "user"}))(t)
+		if n := len(u.Keys); n == 0 || n > limiter.MaxAccounts || u.Keys[0].Used != 10 || u.LeftOut < 2*limiter.MaxAccounts {
+			t.Errorf("usage has %d keys, the first with %d used hits, and %d were left out", n, u.Keys[0].Used, u.LeftOut)
+		}
 	})
 }
 

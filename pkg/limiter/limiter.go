@@ -111,6 +111,9 @@ func New(s store.Store, o Options) (*Limiter, error) {
 	o.DetailedValues = cmp.Or(o.DetailedValues, DefaultDetailedValues)
 	l := &Limiter{store: s, options: o, units: newUnitLimits(), grants: make(map[string]*Grant)}
 	l.tracking = newTracking(o.TopKeys, l.balance)
+	if o.Now != nil {
+		l.accounts.since = o.Now()
+	}
 	l.calls.New = func() any { return new(call) }
 	l.current.Store(&ruleSet{rules: new(descriptors.Rules), grants: newGrantTable()})
 	return l, nil

@@ -141,7 +141,7 @@ func compareTop(order TopOrder, a, b *TopKey) int {
 type candidate struct {
 	TopKey
 
-	probe store.Charge
+	probe store.Charge // Left has the source
 }
 
 // candidate finds the rule and the limit of a tracked key again, and reports whether the query is
@@ -159,17 +159,11 @@ func (l *Limiter) candidate(set *ruleSet, k *top.Key, q TopQuery) (c candidate, 
 	}
 	path := text.path
 	if whole {
-		var v Verdict
-		r := &Request{Domain: text.domain, Descriptors: []Descriptor{{Entries: text.entries, Override: text.override}}}
-		if l.charges(set, withHolders(set.rules.Domain(r.Domain), r), &v) != nil {
+		found, ok := l.find(set, &text, false)
+		if !ok {
 			return c, false
 		}
-		i := slices.IndexFunc(v.charges, func(c store.Charge) bool { return bytes.HasSuffix(c.Key, []byte(text.suffix)) })
-		if i < 0 {
-			return c, false
-		}
-		c.Key, c.Rule, c.Limit, c.probe = string(v.charges[i].Key), v.Statuses[0].Rule, *v.terms[i].limit, v.charges[i]
-		c.probe.Hits, c.probe.Hold = 0, nil
+		c.Key, c.Rule, c.Limit, c.probe = found.Key, found.Rule, found.Limit, found.probe
 		if path = overridePath; c.Rule != nil {
 			path = c.Rule.Path
 		}
@@ -178,6 +172,23 @@ func (l *Limiter) candidate(set *ruleSet, k *top.Key, q TopQuery) (c candidate, 
 	}
 	c.Path = path
 	return c, q.Path == "" || q.Path == path
+}
+
+// find finds the rule, the limit and the charge of a key again, by the rules in force. false: no
+// rule counts the key any more, or a grant lets everything pass. With noGrants, grants do not count.
+func (l *Limiter) find(set *ruleSet, text *trackedKey, noGrants bool) (c candidate, ok bool) {
+	v := Verdict{noGrants: noGrants}
+	r := &Request{Domain: text.domain, Descriptors: []Descriptor{{Entries: text.entries, Override: text.override}}}
+	if l.charges(set, withHolders(set.rules.Domain(r.Domain), r), &v) != nil {
+		return c, false
+	}
+	i := slices.IndexFunc(v.charges, func(c store.Charge) bool { return bytes.HasSuffix(c.Key, []byte(text.suffix)) })
+	if i < 0 {
+		return c, false
+	}
+	c.Key, c.Rule, c.Limit, c.probe = string(v.charges[i].Key), v.Statuses[0].Rule, *v.terms[i].limit, v.charges[i]
+	c.probe.Hits, c.probe.Hold, c.probe.Left = 0, nil, new(store.State)
+	return c, true
 }
 
 // cutKey is a text for people in place of a key whose end is not known.

@@ -44,7 +44,7 @@ func said(d document) []string {
 
 func TestSettingsOfTheDocumentsExist(t *testing.T) {
 	help := ""
-	for _, command := range []string{"serve", "check", "match", "reset", "holds", "top", "watch", "log-level", "grant", "grants", "revoke", "test", "record", "simulate", "suggest", "replay", "version"} {
+	for _, command := range []string{"serve", "check", "match", "reset", "holds", "top", "watch", "log-level", "grant", "grants", "revoke", "usage", "test", "record", "simulate", "suggest", "replay", "version"} {
 		out, err := exec.CommandContext(parts.Soon(t), os.Getenv(sidecarVariable), command, "--help").CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s --help: %v", command, err)

@@ -3708,6 +3708,243 @@ func (x *TopKey) GetShadowMode() bool {
 	return false
 }
 
+// ListUsageRequest chooses keys of one rule.
+type ListUsageRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The domain; not empty.
+	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	// The path of the rule, as Rule.path; not empty.
+	Rule string `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
+	// The last window that has ended, in place of the window of now.
+	Last bool `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`
+	// The most keys; 0 means all.
+	Most          uint32 `protobuf:"varint,4,opt,name=most,proto3" json:"most,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListUsageRequest) Reset() {
+	*x = ListUsageRequest{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListUsageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListUsageRequest) ProtoMessage() {}
+
+func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListUsageRequest.ProtoReflect.Descriptor instead.
+func (*ListUsageRequest) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *ListUsageRequest) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *ListUsageRequest) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *ListUsageRequest) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
+func (x *ListUsageRequest) GetMost() uint32 {
+	if x != nil {
+		return x.Most
+	}
+	return 0
+}
+
+// ListUsageResponse is the use of the keys of one rule.
+type ListUsageResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The keys, the most used hits first. Keys without used hits are left out.
+	Keys []*KeyUsage `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	// The start of the process. A key that the process has not charged since then is not listed, also if other processes have charged the key.
+	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	// The times that a key, of any rule, got no account or lost it to another key, as there are 10000 accounts. 0: no key is missing for that reason.
+	LeftOut       uint64 `protobuf:"varint,3,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListUsageResponse) Reset() {
+	*x = ListUsageResponse{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListUsageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListUsageResponse) ProtoMessage() {}
+
+func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListUsageResponse.ProtoReflect.Descriptor instead.
+func (*ListUsageResponse) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *ListUsageResponse) GetKeys() []*KeyUsage {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *ListUsageResponse) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ListUsageResponse) GetLeftOut() uint64 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
+}
+
+// KeyUsage is the used hits of one key under one limit.
+type KeyUsage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The key that counts the hits, readable.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Entries of a descriptor that counts under the key.
+	Entries []*Entry `protobuf:"bytes,2,rep,name=entries,proto3" json:"entries,omitempty"`
+	// The limit now.
+	Limit *Limit `protobuf:"bytes,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	// The used hits.
+	Used uint64 `protobuf:"varint,4,opt,name=used,proto3" json:"used,omitempty"`
+	// The capacity of the limit: the hits that a key may use.
+	Of uint64 `protobuf:"varint,5,opt,name=of,proto3" json:"of,omitempty"`
+	// The end of the window; absent for a limit without windows.
+	Until *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=until,proto3" json:"until,omitempty"`
+	// Whether used is of now, as the store says. Else it is by the last decision of this process: other processes may have charged the key since.
+	Current       bool `protobuf:"varint,7,opt,name=current,proto3" json:"current,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeyUsage) Reset() {
+	*x = KeyUsage{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeyUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeyUsage) ProtoMessage() {}
+
+func (x *KeyUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeyUsage.ProtoReflect.Descriptor instead.
+func (*KeyUsage) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *KeyUsage) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *KeyUsage) GetEntries() []*Entry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+func (x *KeyUsage) GetLimit() *Limit {
+	if x != nil {
+		return x.Limit
+	}
+	return nil
+}
+
+func (x *KeyUsage) GetUsed() uint64 {
+	if x != nil {
+		return x.Used
+	}
+	return 0
+}
+
+func (x *KeyUsage) GetOf() uint64 {
+	if x != nil {
+		return x.Of
+	}
+	return 0
+}
+
+func (x *KeyUsage) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *KeyUsage) GetCurrent() bool {
+	if x != nil {
+		return x.Current
+	}
+	return false
+}
+
 // Grant is another limit for one key of one rule, until an instant.
 type Grant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3751,7 +3988,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3763,7 +4000,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3776,7 +4013,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Grant) GetId() string {
@@ -3940,7 +4177,7 @@ type GrantRequest struct {
 
 func (x *GrantRequest) Reset() {
 	*x = GrantRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3952,7 +4189,7 @@ func (x *GrantRequest) String() string {
 func (*GrantRequest) ProtoMessage() {}
 
 func (x *GrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3965,7 +4202,7 @@ func (x *GrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantRequest.ProtoReflect.Descriptor instead.
 func (*GrantRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GrantRequest) GetGrant() *Grant {
@@ -4002,7 +4239,7 @@ type GrantResponse struct {
 
 func (x *GrantResponse) Reset() {
 	*x = GrantResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4014,7 +4251,7 @@ func (x *GrantResponse) String() string {
 func (*GrantResponse) ProtoMessage() {}
 
 func (x *GrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4027,7 +4264,7 @@ func (x *GrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantResponse.ProtoReflect.Descriptor instead.
 func (*GrantResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *GrantResponse) GetGrant() *Grant {
@@ -4110,7 +4347,7 @@ type GrantedLimit struct {
 
 func (x *GrantedLimit) Reset() {
 	*x = GrantedLimit{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4122,7 +4359,7 @@ func (x *GrantedLimit) String() string {
 func (*GrantedLimit) ProtoMessage() {}
 
 func (x *GrantedLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4135,7 +4372,7 @@ func (x *GrantedLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantedLimit.ProtoReflect.Descriptor instead.
 func (*GrantedLimit) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *GrantedLimit) GetKey() string {
@@ -4179,7 +4416,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4191,7 +4428,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4204,7 +4441,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ListGrantsRequest) GetDomain() string {
@@ -4238,7 +4475,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4250,7 +4487,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4263,7 +4500,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*Grant {
@@ -4307,7 +4544,7 @@ type RevokeRequest struct {
 
 func (x *RevokeRequest) Reset() {
 	*x = RevokeRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4319,7 +4556,7 @@ func (x *RevokeRequest) String() string {
 func (*RevokeRequest) ProtoMessage() {}
 
 func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4332,7 +4569,7 @@ func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *RevokeRequest) GetId() string {
@@ -4362,7 +4599,7 @@ type RevokeResponse struct {
 
 func (x *RevokeResponse) Reset() {
 	*x = RevokeResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4374,7 +4611,7 @@ func (x *RevokeResponse) String() string {
 func (*RevokeResponse) ProtoMessage() {}
 
 func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4387,7 +4624,7 @@ func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
 func (*RevokeResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *RevokeResponse) GetGrant() *Grant {
@@ -4417,7 +4654,7 @@ type SetLogLevelRequest struct {
 
 func (x *SetLogLevelRequest) Reset() {
 	*x = SetLogLevelRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4429,7 +4666,7 @@ func (x *SetLogLevelRequest) String() string {
 func (*SetLogLevelRequest) ProtoMessage() {}
 
 func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4442,7 +4679,7 @@ func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelRequest.ProtoReflect.Descriptor instead.
 func (*SetLogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *SetLogLevelRequest) GetLevel() string {
@@ -4472,7 +4709,7 @@ type SetLogLevelResponse struct {
 
 func (x *SetLogLevelResponse) Reset() {
 	*x = SetLogLevelResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4484,7 +4721,7 @@ func (x *SetLogLevelResponse) String() string {
 func (*SetLogLevelResponse) ProtoMessage() {}
 
 func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4497,7 +4734,7 @@ func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelResponse.ProtoReflect.Descriptor instead.
 func (*SetLogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *SetLogLevelResponse) GetLevel() string {
@@ -4531,7 +4768,7 @@ type ReleaseHolderResponse_Release struct {
 
 func (x *ReleaseHolderResponse_Release) Reset() {
 	*x = ReleaseHolderResponse_Release{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4543,7 +4780,7 @@ func (x *ReleaseHolderResponse_Release) String() string {
 func (*ReleaseHolderResponse_Release) ProtoMessage() {}
 
 func (x *ReleaseHolderResponse_Release) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4872,7 +5109,24 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x03cut\x18\x10 \x01(\bR\x03cut\x128\n" +
 	"\boverride\x18\x11 \x01(\v2\x1c.weir.admin.v1.LimitOverrideR\boverride\x12\x1f\n" +
 	"\vshadow_mode\x18\x12 \x01(\bR\n" +
-	"shadowMode\"\xf9\x03\n" +
+	"shadowMode\"f\n" +
+	"\x10ListUsageRequest\x12\x16\n" +
+	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
+	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x12\n" +
+	"\x04last\x18\x03 \x01(\bR\x04last\x12\x12\n" +
+	"\x04most\x18\x04 \x01(\rR\x04most\"\x8d\x01\n" +
+	"\x11ListUsageResponse\x12+\n" +
+	"\x04keys\x18\x01 \x03(\v2\x17.weir.admin.v1.KeyUsageR\x04keys\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x19\n" +
+	"\bleft_out\x18\x03 \x01(\x04R\aleftOut\"\xe8\x01\n" +
+	"\bKeyUsage\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12.\n" +
+	"\aentries\x18\x02 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12*\n" +
+	"\x05limit\x18\x03 \x01(\v2\x14.weir.admin.v1.LimitR\x05limit\x12\x12\n" +
+	"\x04used\x18\x04 \x01(\x04R\x04used\x12\x0e\n" +
+	"\x02of\x18\x05 \x01(\x04R\x02of\x120\n" +
+	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x18\n" +
+	"\acurrent\x18\a \x01(\bR\acurrent\"\xf9\x03\n" +
 	"\x05Grant\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06domain\x18\x02 \x01(\tR\x06domain\x12.\n" +
@@ -4962,14 +5216,15 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x15TOP_ORDER_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eTOP_ORDER_HITS\x10\x01\x12\x14\n" +
 	"\x10TOP_ORDER_DENIED\x10\x02\x12\x12\n" +
-	"\x0eTOP_ORDER_USED\x10\x032\xfc\a\n" +
+	"\x0eTOP_ORDER_USED\x10\x032\xcc\b\n" +
 	"\fAdminService\x12H\n" +
 	"\aExplain\x12\x1d.weir.admin.v1.ExplainRequest\x1a\x1e.weir.admin.v1.ExplainResponse\x12B\n" +
 	"\x05Reset\x12\x1b.weir.admin.v1.ResetRequest\x1a\x1c.weir.admin.v1.ResetResponse\x12N\n" +
 	"\tListRules\x12\x1f.weir.admin.v1.ListRulesRequest\x1a .weir.admin.v1.ListRulesResponse\x12T\n" +
 	"\vListHolders\x12!.weir.admin.v1.ListHoldersRequest\x1a\".weir.admin.v1.ListHoldersResponse\x12Z\n" +
 	"\rReleaseHolder\x12#.weir.admin.v1.ReleaseHolderRequest\x1a$.weir.admin.v1.ReleaseHolderResponse\x12D\n" +
-	"\x05Watch\x12\x1b.weir.admin.v1.WatchRequest\x1a\x1c.weir.admin.v1.WatchResponse0\x01\x12T\n" +
+	"\x05Watch\x12\x1b.weir.admin.v1.WatchRequest\x1a\x1c.weir.admin.v1.WatchResponse0\x01\x12N\n" +
+	"\tListUsage\x12\x1f.weir.admin.v1.ListUsageRequest\x1a .weir.admin.v1.ListUsageResponse\x12T\n" +
 	"\vListTopKeys\x12!.weir.admin.v1.ListTopKeysRequest\x1a\".weir.admin.v1.ListTopKeysResponse\x12B\n" +
 	"\x05Grant\x12\x1b.weir.admin.v1.GrantRequest\x1a\x1c.weir.admin.v1.GrantResponse\x12Q\n" +
 	"\n" +
@@ -4992,7 +5247,7 @@ func file_weir_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_weir_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_weir_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
+var file_weir_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_weir_admin_v1_admin_proto_goTypes = []any{
 	(Unit)(0),                             // 0: weir.admin.v1.Unit
 	(HolderStatus)(0),                     // 1: weir.admin.v1.HolderStatus
@@ -5037,136 +5292,146 @@ var file_weir_admin_v1_admin_proto_goTypes = []any{
 	(*ListTopKeysRequest)(nil),            // 40: weir.admin.v1.ListTopKeysRequest
 	(*ListTopKeysResponse)(nil),           // 41: weir.admin.v1.ListTopKeysResponse
 	(*TopKey)(nil),                        // 42: weir.admin.v1.TopKey
-	(*Grant)(nil),                         // 43: weir.admin.v1.Grant
-	(*GrantRequest)(nil),                  // 44: weir.admin.v1.GrantRequest
-	(*GrantResponse)(nil),                 // 45: weir.admin.v1.GrantResponse
-	(*GrantedLimit)(nil),                  // 46: weir.admin.v1.GrantedLimit
-	(*ListGrantsRequest)(nil),             // 47: weir.admin.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),            // 48: weir.admin.v1.ListGrantsResponse
-	(*RevokeRequest)(nil),                 // 49: weir.admin.v1.RevokeRequest
-	(*RevokeResponse)(nil),                // 50: weir.admin.v1.RevokeResponse
-	(*SetLogLevelRequest)(nil),            // 51: weir.admin.v1.SetLogLevelRequest
-	(*SetLogLevelResponse)(nil),           // 52: weir.admin.v1.SetLogLevelResponse
-	(*ReleaseHolderResponse_Release)(nil), // 53: weir.admin.v1.ReleaseHolderResponse.Release
-	(*durationpb.Duration)(nil),           // 54: google.protobuf.Duration
-	(*structpb.Struct)(nil),               // 55: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),         // 56: google.protobuf.Timestamp
+	(*ListUsageRequest)(nil),              // 43: weir.admin.v1.ListUsageRequest
+	(*ListUsageResponse)(nil),             // 44: weir.admin.v1.ListUsageResponse
+	(*KeyUsage)(nil),                      // 45: weir.admin.v1.KeyUsage
+	(*Grant)(nil),                         // 46: weir.admin.v1.Grant
+	(*GrantRequest)(nil),                  // 47: weir.admin.v1.GrantRequest
+	(*GrantResponse)(nil),                 // 48: weir.admin.v1.GrantResponse
+	(*GrantedLimit)(nil),                  // 49: weir.admin.v1.GrantedLimit
+	(*ListGrantsRequest)(nil),             // 50: weir.admin.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),            // 51: weir.admin.v1.ListGrantsResponse
+	(*RevokeRequest)(nil),                 // 52: weir.admin.v1.RevokeRequest
+	(*RevokeResponse)(nil),                // 53: weir.admin.v1.RevokeResponse
+	(*SetLogLevelRequest)(nil),            // 54: weir.admin.v1.SetLogLevelRequest
+	(*SetLogLevelResponse)(nil),           // 55: weir.admin.v1.SetLogLevelResponse
+	(*ReleaseHolderResponse_Release)(nil), // 56: weir.admin.v1.ReleaseHolderResponse.Release
+	(*durationpb.Duration)(nil),           // 57: google.protobuf.Duration
+	(*structpb.Struct)(nil),               // 58: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),         // 59: google.protobuf.Timestamp
 }
 var file_weir_admin_v1_admin_proto_depIdxs = []int32{
-	0,  // 0: weir.admin.v1.LimitOverride.unit:type_name -> weir.admin.v1.Unit
-	4,  // 1: weir.admin.v1.Descriptor.entries:type_name -> weir.admin.v1.Entry
-	5,  // 2: weir.admin.v1.Descriptor.limit:type_name -> weir.admin.v1.LimitOverride
-	54, // 3: weir.admin.v1.Limit.period:type_name -> google.protobuf.Duration
-	54, // 4: weir.admin.v1.Limit.at_most:type_name -> google.protobuf.Duration
-	8,  // 5: weir.admin.v1.Limit.table:type_name -> weir.admin.v1.Table
-	7,  // 6: weir.admin.v1.Rule.limits:type_name -> weir.admin.v1.Limit
-	55, // 7: weir.admin.v1.Rule.metadata:type_name -> google.protobuf.Struct
-	56, // 8: weir.admin.v1.Holder.begun_at:type_name -> google.protobuf.Timestamp
-	56, // 9: weir.admin.v1.Holder.until:type_name -> google.protobuf.Timestamp
-	7,  // 10: weir.admin.v1.Holders.limit:type_name -> weir.admin.v1.Limit
-	10, // 11: weir.admin.v1.Holders.holders:type_name -> weir.admin.v1.Holder
-	7,  // 12: weir.admin.v1.LimitExplanation.limit:type_name -> weir.admin.v1.Limit
-	54, // 13: weir.admin.v1.LimitExplanation.retry_after:type_name -> google.protobuf.Duration
-	54, // 14: weir.admin.v1.LimitExplanation.reset_after:type_name -> google.protobuf.Duration
-	11, // 15: weir.admin.v1.LimitExplanation.holders:type_name -> weir.admin.v1.Holders
-	10, // 16: weir.admin.v1.LimitExplanation.holder:type_name -> weir.admin.v1.Holder
-	1,  // 17: weir.admin.v1.LimitExplanation.holder_status:type_name -> weir.admin.v1.HolderStatus
-	43, // 18: weir.admin.v1.LimitExplanation.grant:type_name -> weir.admin.v1.Grant
-	9,  // 19: weir.admin.v1.DescriptorExplanation.rule:type_name -> weir.admin.v1.Rule
-	12, // 20: weir.admin.v1.DescriptorExplanation.limits:type_name -> weir.admin.v1.LimitExplanation
-	13, // 21: weir.admin.v1.DescriptorExplanation.steps:type_name -> weir.admin.v1.Step
-	43, // 22: weir.admin.v1.DescriptorExplanation.grant:type_name -> weir.admin.v1.Grant
-	39, // 23: weir.admin.v1.DescriptorExplanation.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	6,  // 24: weir.admin.v1.ExplainRequest.descriptors:type_name -> weir.admin.v1.Descriptor
-	14, // 25: weir.admin.v1.ExplainResponse.descriptors:type_name -> weir.admin.v1.DescriptorExplanation
-	26, // 26: weir.admin.v1.ExplainResponse.domain:type_name -> weir.admin.v1.Domain
-	6,  // 27: weir.admin.v1.ResetRequest.descriptors:type_name -> weir.admin.v1.Descriptor
-	4,  // 28: weir.admin.v1.ListHoldersRequest.entries:type_name -> weir.admin.v1.Entry
-	9,  // 29: weir.admin.v1.ListHoldersResponse.rule:type_name -> weir.admin.v1.Rule
-	11, // 30: weir.admin.v1.ListHoldersResponse.limits:type_name -> weir.admin.v1.Holders
-	4,  // 31: weir.admin.v1.ReleaseHolderRequest.entries:type_name -> weir.admin.v1.Entry
-	53, // 32: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
-	26, // 33: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
-	56, // 34: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	56, // 35: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
-	56, // 36: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
-	56, // 37: weir.admin.v1.RulesPage.unconfirmed_since:type_name -> google.protobuf.Timestamp
-	9,  // 38: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
-	9,  // 39: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
-	31, // 40: weir.admin.v1.StatusResponse.requests:type_name -> weir.admin.v1.RequestsStatus
-	32, // 41: weir.admin.v1.StatusResponse.store:type_name -> weir.admin.v1.StoreStatus
-	25, // 42: weir.admin.v1.StatusResponse.loads:type_name -> weir.admin.v1.RulesPage
-	33, // 43: weir.admin.v1.RequestsStatus.latency:type_name -> weir.admin.v1.Latency
-	56, // 44: weir.admin.v1.StoreStatus.since:type_name -> google.protobuf.Timestamp
-	33, // 45: weir.admin.v1.StoreStatus.latency:type_name -> weir.admin.v1.Latency
-	4,  // 46: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
-	2,  // 47: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
-	36, // 48: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
-	56, // 49: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
-	54, // 50: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
-	37, // 51: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
-	4,  // 52: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
-	2,  // 53: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
-	38, // 54: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
-	39, // 55: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	7,  // 56: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
-	54, // 57: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
-	54, // 58: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
-	3,  // 59: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
-	54, // 60: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
-	42, // 61: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
-	54, // 62: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
-	4,  // 63: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
-	7,  // 64: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
-	54, // 65: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
-	5,  // 66: weir.admin.v1.TopKey.override:type_name -> weir.admin.v1.LimitOverride
-	4,  // 67: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
-	56, // 68: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
-	56, // 69: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
-	43, // 70: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
-	43, // 71: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
-	43, // 72: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
-	9,  // 73: weir.admin.v1.GrantResponse.rule:type_name -> weir.admin.v1.Rule
-	39, // 74: weir.admin.v1.GrantResponse.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	46, // 75: weir.admin.v1.GrantResponse.limits:type_name -> weir.admin.v1.GrantedLimit
-	7,  // 76: weir.admin.v1.GrantedLimit.before:type_name -> weir.admin.v1.Limit
-	7,  // 77: weir.admin.v1.GrantedLimit.after:type_name -> weir.admin.v1.Limit
-	43, // 78: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
-	43, // 79: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
-	7,  // 80: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
-	10, // 81: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
-	1,  // 82: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
-	15, // 83: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
-	17, // 84: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
-	23, // 85: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
-	19, // 86: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
-	21, // 87: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
-	34, // 88: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
-	40, // 89: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
-	44, // 90: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
-	47, // 91: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
-	49, // 92: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
-	51, // 93: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
-	29, // 94: weir.admin.v1.AdminService.Status:input_type -> weir.admin.v1.StatusRequest
-	27, // 95: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
-	16, // 96: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
-	18, // 97: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
-	24, // 98: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
-	20, // 99: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
-	22, // 100: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
-	35, // 101: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
-	41, // 102: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
-	45, // 103: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
-	48, // 104: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
-	50, // 105: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
-	52, // 106: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
-	30, // 107: weir.admin.v1.AdminService.Status:output_type -> weir.admin.v1.StatusResponse
-	28, // 108: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
-	96, // [96:109] is the sub-list for method output_type
-	83, // [83:96] is the sub-list for method input_type
-	83, // [83:83] is the sub-list for extension type_name
-	83, // [83:83] is the sub-list for extension extendee
-	0,  // [0:83] is the sub-list for field type_name
+	0,   // 0: weir.admin.v1.LimitOverride.unit:type_name -> weir.admin.v1.Unit
+	4,   // 1: weir.admin.v1.Descriptor.entries:type_name -> weir.admin.v1.Entry
+	5,   // 2: weir.admin.v1.Descriptor.limit:type_name -> weir.admin.v1.LimitOverride
+	57,  // 3: weir.admin.v1.Limit.period:type_name -> google.protobuf.Duration
+	57,  // 4: weir.admin.v1.Limit.at_most:type_name -> google.protobuf.Duration
+	8,   // 5: weir.admin.v1.Limit.table:type_name -> weir.admin.v1.Table
+	7,   // 6: weir.admin.v1.Rule.limits:type_name -> weir.admin.v1.Limit
+	58,  // 7: weir.admin.v1.Rule.metadata:type_name -> google.protobuf.Struct
+	59,  // 8: weir.admin.v1.Holder.begun_at:type_name -> google.protobuf.Timestamp
+	59,  // 9: weir.admin.v1.Holder.until:type_name -> google.protobuf.Timestamp
+	7,   // 10: weir.admin.v1.Holders.limit:type_name -> weir.admin.v1.Limit
+	10,  // 11: weir.admin.v1.Holders.holders:type_name -> weir.admin.v1.Holder
+	7,   // 12: weir.admin.v1.LimitExplanation.limit:type_name -> weir.admin.v1.Limit
+	57,  // 13: weir.admin.v1.LimitExplanation.retry_after:type_name -> google.protobuf.Duration
+	57,  // 14: weir.admin.v1.LimitExplanation.reset_after:type_name -> google.protobuf.Duration
+	11,  // 15: weir.admin.v1.LimitExplanation.holders:type_name -> weir.admin.v1.Holders
+	10,  // 16: weir.admin.v1.LimitExplanation.holder:type_name -> weir.admin.v1.Holder
+	1,   // 17: weir.admin.v1.LimitExplanation.holder_status:type_name -> weir.admin.v1.HolderStatus
+	46,  // 18: weir.admin.v1.LimitExplanation.grant:type_name -> weir.admin.v1.Grant
+	9,   // 19: weir.admin.v1.DescriptorExplanation.rule:type_name -> weir.admin.v1.Rule
+	12,  // 20: weir.admin.v1.DescriptorExplanation.limits:type_name -> weir.admin.v1.LimitExplanation
+	13,  // 21: weir.admin.v1.DescriptorExplanation.steps:type_name -> weir.admin.v1.Step
+	46,  // 22: weir.admin.v1.DescriptorExplanation.grant:type_name -> weir.admin.v1.Grant
+	39,  // 23: weir.admin.v1.DescriptorExplanation.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	6,   // 24: weir.admin.v1.ExplainRequest.descriptors:type_name -> weir.admin.v1.Descriptor
+	14,  // 25: weir.admin.v1.ExplainResponse.descriptors:type_name -> weir.admin.v1.DescriptorExplanation
+	26,  // 26: weir.admin.v1.ExplainResponse.domain:type_name -> weir.admin.v1.Domain
+	6,   // 27: weir.admin.v1.ResetRequest.descriptors:type_name -> weir.admin.v1.Descriptor
+	4,   // 28: weir.admin.v1.ListHoldersRequest.entries:type_name -> weir.admin.v1.Entry
+	9,   // 29: weir.admin.v1.ListHoldersResponse.rule:type_name -> weir.admin.v1.Rule
+	11,  // 30: weir.admin.v1.ListHoldersResponse.limits:type_name -> weir.admin.v1.Holders
+	4,   // 31: weir.admin.v1.ReleaseHolderRequest.entries:type_name -> weir.admin.v1.Entry
+	56,  // 32: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
+	26,  // 33: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
+	59,  // 34: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	59,  // 35: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
+	59,  // 36: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
+	59,  // 37: weir.admin.v1.RulesPage.unconfirmed_since:type_name -> google.protobuf.Timestamp
+	9,   // 38: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
+	9,   // 39: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
+	31,  // 40: weir.admin.v1.StatusResponse.requests:type_name -> weir.admin.v1.RequestsStatus
+	32,  // 41: weir.admin.v1.StatusResponse.store:type_name -> weir.admin.v1.StoreStatus
+	25,  // 42: weir.admin.v1.StatusResponse.loads:type_name -> weir.admin.v1.RulesPage
+	33,  // 43: weir.admin.v1.RequestsStatus.latency:type_name -> weir.admin.v1.Latency
+	59,  // 44: weir.admin.v1.StoreStatus.since:type_name -> google.protobuf.Timestamp
+	33,  // 45: weir.admin.v1.StoreStatus.latency:type_name -> weir.admin.v1.Latency
+	4,   // 46: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
+	2,   // 47: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
+	36,  // 48: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
+	59,  // 49: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
+	57,  // 50: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
+	37,  // 51: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
+	4,   // 52: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
+	2,   // 53: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
+	38,  // 54: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
+	39,  // 55: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	7,   // 56: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
+	57,  // 57: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
+	57,  // 58: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
+	3,   // 59: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
+	57,  // 60: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
+	42,  // 61: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
+	57,  // 62: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
+	4,   // 63: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
+	7,   // 64: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
+	57,  // 65: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
+	5,   // 66: weir.admin.v1.TopKey.override:type_name -> weir.admin.v1.LimitOverride
+	45,  // 67: weir.admin.v1.ListUsageResponse.keys:type_name -> weir.admin.v1.KeyUsage
+	59,  // 68: weir.admin.v1.ListUsageResponse.since:type_name -> google.protobuf.Timestamp
+	4,   // 69: weir.admin.v1.KeyUsage.entries:type_name -> weir.admin.v1.Entry
+	7,   // 70: weir.admin.v1.KeyUsage.limit:type_name -> weir.admin.v1.Limit
+	59,  // 71: weir.admin.v1.KeyUsage.until:type_name -> google.protobuf.Timestamp
+	4,   // 72: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
+	59,  // 73: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
+	59,  // 74: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
+	46,  // 75: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
+	46,  // 76: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
+	46,  // 77: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
+	9,   // 78: weir.admin.v1.GrantResponse.rule:type_name -> weir.admin.v1.Rule
+	39,  // 79: weir.admin.v1.GrantResponse.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	49,  // 80: weir.admin.v1.GrantResponse.limits:type_name -> weir.admin.v1.GrantedLimit
+	7,   // 81: weir.admin.v1.GrantedLimit.before:type_name -> weir.admin.v1.Limit
+	7,   // 82: weir.admin.v1.GrantedLimit.after:type_name -> weir.admin.v1.Limit
+	46,  // 83: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
+	46,  // 84: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
+	7,   // 85: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
+	10,  // 86: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
+	1,   // 87: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
+	15,  // 88: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
+	17,  // 89: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
+	23,  // 90: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
+	19,  // 91: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
+	21,  // 92: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
+	34,  // 93: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
+	43,  // 94: weir.admin.v1.AdminService.ListUsage:input_type -> weir.admin.v1.ListUsageRequest
+	40,  // 95: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
+	47,  // 96: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
+	50,  // 97: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
+	52,  // 98: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
+	54,  // 99: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
+	29,  // 100: weir.admin.v1.AdminService.Status:input_type -> weir.admin.v1.StatusRequest
+	27,  // 101: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
+	16,  // 102: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
+	18,  // 103: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
+	24,  // 104: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
+	20,  // 105: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
+	22,  // 106: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
+	35,  // 107: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
+	44,  // 108: weir.admin.v1.AdminService.ListUsage:output_type -> weir.admin.v1.ListUsageResponse
+	41,  // 109: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
+	48,  // 110: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
+	51,  // 111: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
+	53,  // 112: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
+	55,  // 113: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
+	30,  // 114: weir.admin.v1.AdminService.Status:output_type -> weir.admin.v1.StatusResponse
+	28,  // 115: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
+	102, // [102:116] is the sub-list for method output_type
+	88,  // [88:102] is the sub-list for method input_type
+	88,  // [88:88] is the sub-list for extension type_name
+	88,  // [88:88] is the sub-list for extension extendee
+	0,   // [0:88] is the sub-list for field type_name
 }
 
 func init() { file_weir_admin_v1_admin_proto_init() }
@@ -5179,19 +5444,19 @@ func file_weir_admin_v1_admin_proto_init() {
 		(*ReleaseHolderRequest_Name)(nil),
 		(*ReleaseHolderRequest_Id)(nil),
 	}
-	file_weir_admin_v1_admin_proto_msgTypes[39].OneofWrappers = []any{
+	file_weir_admin_v1_admin_proto_msgTypes[42].OneofWrappers = []any{
 		(*Grant_RequestsPerUnit)(nil),
 		(*Grant_Factor)(nil),
 		(*Grant_Unlimited)(nil),
 	}
-	file_weir_admin_v1_admin_proto_msgTypes[47].OneofWrappers = []any{}
+	file_weir_admin_v1_admin_proto_msgTypes[50].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_weir_admin_v1_admin_proto_rawDesc), len(file_weir_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   50,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,6 +29,7 @@ const (
 	AdminService_ListHolders_FullMethodName   = "/weir.admin.v1.AdminService/ListHolders"
 	AdminService_ReleaseHolder_FullMethodName = "/weir.admin.v1.AdminService/ReleaseHolder"
 	AdminService_Watch_FullMethodName         = "/weir.admin.v1.AdminService/Watch"
+	AdminService_ListUsage_FullMethodName     = "/weir.admin.v1.AdminService/ListUsage"
 	AdminService_ListTopKeys_FullMethodName   = "/weir.admin.v1.AdminService/ListTopKeys"
 	AdminService_Grant_FullMethodName         = "/weir.admin.v1.AdminService/Grant"
 	AdminService_ListGrants_FullMethodName    = "/weir.admin.v1.AdminService/ListGrants"
@@ -64,6 +65,9 @@ type AdminServiceClient interface {
 	// requests and is told their number; it slows nobody. INVALID_ARGUMENT for a filter out of bounds; RESOURCE_EXHAUSTED when too many
 	// clients watch.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
+	// ListUsage returns how much the keys of a rule with warn_at have used, the most first. NOT_FOUND: no such rule, or the rule has no warn_at, or,
+	// with last, no windows.
+	ListUsage(ctx context.Context, in *ListUsageRequest, opts ...grpc.CallOption) (*ListUsageResponse, error)
 	// ListTopKeys lists the keys with the most hits, the most denied hits, or the largest part of their limit used. INVALID_ARGUMENT for a
 	// window that is not kept; UNIMPLEMENTED when this process tracks no keys.
 	ListTopKeys(ctx context.Context, in *ListTopKeysRequest, opts ...grpc.CallOption) (*ListTopKeysResponse, error)
@@ -161,6 +165,16 @@ func (c *adminServiceClient) Watch(ctx context.Context, in *WatchRequest, opts .
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type AdminService_WatchClient = grpc.ServerStreamingClient[WatchResponse]
 
+func (c *adminServiceClient) ListUsage(ctx context.Context, in *ListUsageRequest, opts ...grpc.CallOption) (*ListUsageResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListUsageResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListUsage_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) ListTopKeys(ctx context.Context, in *ListTopKeysRequest, opts ...grpc.CallOption) (*ListTopKeysResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListTopKeysResponse)
@@ -257,6 +271,9 @@ type AdminServiceServer interface {
 	// requests and is told their number; it slows nobody. INVALID_ARGUMENT for a filter out of bounds; RESOURCE_EXHAUSTED when too many
 	// clients watch.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error
+	// ListUsage returns how much the keys of a rule with warn_at have used, the most first. NOT_FOUND: no such rule, or the rule has no warn_at, or,
+	// with last, no windows.
+	ListUsage(context.Context, *ListUsageRequest) (*ListUsageResponse, error)
 	// ListTopKeys lists the keys with the most hits, the most denied hits, or the largest part of their limit used. INVALID_ARGUMENT for a
 	// window that is not kept; UNIMPLEMENTED when this process tracks no keys.
 	ListTopKeys(context.Context, *ListTopKeysRequest) (*ListTopKeysResponse, error)
@@ -302,6 +319,9 @@ func (UnimplementedAdminServiceServer) ReleaseHolder(context.Context, *ReleaseHo
 }
 func (UnimplementedAdminServiceServer) Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
+}
+func (UnimplementedAdminServiceServer) ListUsage(context.Context, *ListUsageRequest) (*ListUsageResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListUsage not implemented")
 }
 func (UnimplementedAdminServiceServer) ListTopKeys(context.Context, *ListTopKeysRequest) (*ListTopKeysResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTopKeys not implemented")
@@ -445,6 +465,24 @@ func _AdminService_Watch_Handler(srv interface{}, stream grpc.ServerStream) erro
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type AdminService_WatchServer = grpc.ServerStreamingServer[WatchResponse]
+
+func _AdminService_ListUsage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListUsageRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListUsage(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListUsage_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListUsage(ctx, req.(*ListUsageRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
 
 func _AdminService_ListTopKeys_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListTopKeysRequest)
@@ -598,6 +636,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReleaseHolder",
 			Handler:    _AdminService_ReleaseHolder_Handler,
+		},
+		{
+			MethodName: "ListUsage",
+			Handler:    _AdminService_ListUsage_Handler,
 		},
 		{
 			MethodName: "ListTopKeys",

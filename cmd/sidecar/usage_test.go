@@ -1,0 +1,39 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/weirproxy/weir/test/parts"
+)
+
+func TestUsageWithRedisCountsTheHitsOfAllSidecarsOnTheKeysOfOne(t *testing.T) {
+	redis := parts.RedisFor(t, parts.RedisOptions{})
+	rules := rulesFile(t, "domain: shop\ndescriptors:\n- {key: user, rate_limit: {unit: year, requests_per_unit: 10, warn_at: 80%}}\n")
+	a := start(t, "--rules", rules, "--store=redis", "--redis-url=redis://"+redis.Address())
+	b := start(t, "--rules", rules, "--store=redis", "--redis-url=redis://"+redis.Address())
+	ask := func(r *running, user, hits string) {
+		t.Helper()
+		if code, body := r.post(t, "/json", `{"domain": "shop", "hitsAddend": `+hits+`, "descriptors": [{"entries": [{"key": "user", "value": "`+user+`"}]}]}`); code != 200 {
+			t.Fatalf("got %d %s", code, body)
+		}
+	}
+	ask(a, "ann", "3")
+	ask(b, "ann", "4")
+	ask(b, "bob", "2")
+	list := func() string {
+		t.Helper()
+		var out strings.Builder
+		if err := run(t.Context(), []string{"usage", "--csv", "--server", a.address["admin tcp"], "shop", "user"}, nil, &out, &out); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	if got := list(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "user=ann,fixed_window/365d,7,10,") || !strings.HasSuffix(got, ",true\n") {
+		t.Errorf("got\n%s\nwant 7 of 10 of ann, and no bob", got)
+	}
+	redis.Kill()
+	if got := list(); !strings.Contains(got, "user=ann,fixed_window/365d,3,10,") || !strings.HasSuffix(got, ",false\n") {
+		t.Errorf("without Redis got\n%s\nwant the last decision", got)
+	}
+}

@@ -112,7 +112,7 @@ func (t *tree) readAlign(fs fields, l *Limit) {
 	if len(t.errs) > before || !can || l.Period == 0 {
 		return
 	}
-	if spec.FirstHit { // whose windows are as long as the period, with any unit
+	if spec.FirstHit { // windows are as long as the period, with any unit
 		spec.Unit, spec.Count = algorithms.CalendarDay, 1
 	} else {
 		spec.Unit, spec.Count = l.Unit.calendarUnit(), l.Multiplier
@@ -192,6 +192,9 @@ func (t *tree) wallClock(v value) time.Duration {
 	return 0
 }
 
+// mustBeDay completes a mistake about a day.
+const mustBeDay = "must be a day of the month from 1 to 31; 31 is the last day of shorter months"
+
 func (t *tree) dayOf(v value, unit Unit) uint8 {
 	if t.beyond(v) {
 		return 0
@@ -202,7 +205,7 @@ func (t *tree) dayOf(v value, unit Unit) uint8 {
 	}
 	n, err := strconv.ParseUint(v.node.Value, 10, 8)
 	if is := kind(v); is != "the number "+v.node.Value || err != nil || n < 1 || n > 31 {
-		t.fail(v, "is %s, must be a day of the month from 1 to 31; 31 is the last day of shorter months", is)
+		t.fail(v, "is %s, %s", is, mustBeDay)
 		return 0
 	}
 	return uint8(n)

@@ -1,7 +1,6 @@
 package descriptors
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -113,7 +112,7 @@ descriptors:
 	}
 }
 
-// The windows of a rule are those of time.Date in its zone.
+// The window of a rule begins and ends where time.Date of its zone says.
 func TestTheWindowOfARuleIsTheMonthThere(t *testing.T) {
 	l := aligned(t, "{unit: month, requests_per_unit: 5, align: {to: calendar, zone: Europe/Berlin}}")
 	zone := l.Calendar.Spec().Zone
@@ -139,13 +138,122 @@ func TestALimitKeepsItsHitsWhenItIsAligned(t *testing.T) {
 	must.Match(t, "the change", []Change{{Domain: "edge", Changed: []string{"a"}}}, newer.Since(older))
 }
 
-func TestATableHasNoUnitsForAnAlignedLimit(t *testing.T) {
-	table := NewTable("plans.csv", []byte("value,requests_per_unit,unit\na,5,month\nb,6\n"))
-	document := "domain: edge\ndescriptors:\n- {key: a, rate_limit: {unit: month, requests_per_unit: 5, table: plans.csv, align: {to: calendar}}}\n"
-	source := Source{Name: "rules.yaml", Data: []byte(document), Table: func(string) (*Table, error) { return table, nil }}
-	_, _, err := Load([]Source{source}, Options{})
-	want := "plans.csv:2: unit: is month, must be left out for a limit with align (rules.yaml:3)"
-	if err == nil || !slices.Contains(strings.Split(err.Error(), "\n"), want) {
-		t.Errorf("got %v, want %s", err, want)
+// tabledRules loads rules with the table plans.csv.
+func tabledRules(t *testing.T, document, table string) (*Rules, error) {
+	t.Helper()
+	plans := NewTable("plans.csv", []byte(table))
+	source := Source{Name: "rules.yaml", Data: []byte(document), Table: func(string) (*Table, error) { return plans, nil }}
+	rules, _, err := Load([]Source{source}, Options{})
+	return rules, err
+}
+
+func TestABillingDayIsACustomersOwn(t *testing.T) {
+	const table = `value,requests_per_unit,unit,burst,day,zone
+plain,5
+berlin,6,,,,Europe/Berlin
+tenth,7,,,10,
+both,8,month,,31,Asia/Kathmandu
+same,9,month,,15,UTC
+week,10,week
+year,11,year,,,UTC
+`
+	rules, err := tabledRules(t, `
+domain: edge
+descriptors:
+  - key: customer
+    rate_limits:
+      - {unit: month, requests_per_unit: 1, table: plans.csv, align: {to: calendar, day: 15, at: "06:00"}}
+      - {unit: month, requests_per_unit: 2, align: {to: calendar, zone: Europe/Berlin, day: 15, at: "06:00"}}
+      - {unit: month, requests_per_unit: 3, table: plans.csv, align: {to: calendar, zone: Africa/Cairo}}
+`, table)
+	must.Do(t, err)
+	rule := rules.All()[0]
+	seen := make(map[string]string)
+	for value, want := range map[string]string{
+		"other": "fixed_window/30d@month,UTC,day=15,at=06:00",
+		"plain": "fixed_window/30d@month,UTC,day=15,at=06:00",
+		"same":  "fixed_window/30d@month,UTC,day=15,at=06:00",
+		// The second limit has the plain end.
+		"berlin": "fixed_window/30d@month,Europe/Berlin,day=15,at=06:00.2",
+		"tenth":  "fixed_window/30d@month,UTC,day=10,at=06:00",
+		"both":   "fixed_window/30d@month,Asia/Kathmandu,day=31,at=06:00",
+		"week":   "fixed_window/7d@week,UTC,at=06:00",
+		"year":   "fixed_window/365d@year,UTC,day=15,at=06:00",
+	} {
+		entries := []Entry{{Key: "customer", Value: value}}
+		keys := make(map[string]bool)
+		for n := range rule.Limits {
+			var l Limit
+			rule.LimitFor(n, entries, &l)
+			if n == 0 && l.Label() != want {
+				t.Errorf("%s: got %s, want %s", value, l.Label(), want)
+			}
+			label := l.Label()
+			windows := label[:max(strings.LastIndexByte(label, '.'), 0)]
+			if windows == "" {
+				windows = label
+			}
+			if keys[label] {
+				t.Errorf("%s: two limits have the key %s", value, label)
+			}
+			keys[label] = true
+			if l.Validate() != nil || seen[label] != "" && seen[label] != windows || suffixOf(l.Limit, 1) != "#"+windows {
+				t.Errorf("%s: limit %d is %+v, %v", value, n, l, l.Validate())
+			}
+			seen[label] = windows
+		}
+	}
+	allocs := testing.AllocsPerRun(100, func() {
+		var l Limit
+		rule.LimitFor(0, []Entry{{Key: "customer", Value: "both"}}, &l)
+	})
+	if allocs > 0 {
+		t.Errorf("LimitFor allocates %v times", allocs)
+	}
+	others, err := tabledRules(t, "domain: edge\ndescriptors: [{key: customer, rate_limit: {unit: month, requests_per_unit: 1, table: plans.csv, align: {to: calendar}}}]",
+		strings.Replace(table, "Asia/Kathmandu", "Asia/Tokyo", 1))
+	must.Do(t, err)
+	if a, b := others.All()[0].Limits[0].Table(), rule.Limits[0].Table(); a.Hash() == b.Hash() {
+		t.Error("another zone is the same table")
+	}
+}
+
+func TestWrongStartsInATableAreMistakes(t *testing.T) {
+	const table = `value,requests_per_unit,unit,burst,day,zone
+a,1,second
+b,1,week,,15
+c,1,,,,Berlin
+d,1,,,,Mars
+e,1,,,9,
+`
+	for align, want := range map[string]string{
+		"align: {to: calendar}": `
+plans.csv:2: unit: is second, must be day, week, month or year for a limit with align (rules.yaml:2)
+plans.csv:3: day: is 15, must be left out for the unit week: only a month and a year begin on a day (rules.yaml:2)
+plans.csv:4: zone: "Berlin" is not a time zone, must be an IANA name such as Europe/Berlin or UTC, did you mean Europe/Berlin? (rules.yaml:2)
+plans.csv:5: zone: "Mars" is not a time zone, must be an IANA name such as Europe/Berlin or UTC (rules.yaml:2)`,
+		"align: {to: first_hit}": `
+plans.csv:2: unit: is second, must be day, week, month or year for a limit with align (rules.yaml:2)
+plans.csv:3: day: is 15, must be left out for a limit with to: first_hit (rules.yaml:2)
+plans.csv:4: zone: is "Berlin", must be left out for a limit with to: first_hit (rules.yaml:2)
+plans.csv:5: zone: is "Mars", must be left out for a limit with to: first_hit (rules.yaml:2)
+plans.csv:6: day: is 9, must be left out for a limit with to: first_hit (rules.yaml:2)`,
+		"name: plain": `
+plans.csv:3: day: is 15, must be left out for a limit without align (rules.yaml:2)
+plans.csv:4: zone: is "Berlin", must be left out for a limit without align (rules.yaml:2)
+plans.csv:5: zone: is "Mars", must be left out for a limit without align (rules.yaml:2)
+plans.csv:6: day: is 9, must be left out for a limit without align (rules.yaml:2)`,
+	} {
+		_, err := tabledRules(t, "domain: edge\ndescriptors: [{key: a, rate_limit: {unit: month, requests_per_unit: 5, table: plans.csv, "+align+"}}]", table)
+		if err == nil {
+			t.Errorf("%s: no mistakes", align)
+		} else if got := "\n" + err.Error(); got != want {
+			t.Errorf("%s: got %s\nwant %s", align, got, want)
+		}
+	}
+	_, err := tabledRules(t, "domain: edge\ndescriptors: [{key: a, rate_limit: {unit: month, requests_per_unit: 5, table: plans.csv, align: {to: calendar}}}]",
+		"a,1,,,0\nb,1,,,32,\nc,1,,,x\n")
+	if err == nil || strings.Count(err.Error(), "must be a day of the month from 1 to 31") != 3 {
+		t.Errorf("wrong days: %v", err)
 	}
 }

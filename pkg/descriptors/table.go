@@ -32,6 +32,7 @@ type Table struct {
 	file     string
 	size     int // of the data, in bytes
 	rows     rows
+	zones    []string // names in the column zone; a row has the index, from 1
 	meaning  meaning
 	mistakes Errors
 	warnings []Warning
@@ -39,10 +40,11 @@ type Table struct {
 
 // NewTable reads a table in CSV (RFC 4180), whose lines are
 //
-//	value,requests_per_unit[,unit[,burst]]
+//	value,requests_per_unit[,unit[,burst[,day[,zone]]]]
 //
-// The first line may have these names. A unit is as in a rule, for a period of one such unit.
-// Without a unit or a burst, the unit or burst of the limit holds. The values must differ, and have
+// The first line may have these names. A unit is as in a rule, for a period of one such unit. day
+// and zone are as in align, for a limit that has it. An empty column has no say: the limit's own
+// holds. The values must differ, and have
 // no line break. Blank lines do not count, and a byte order mark of UTF-8 neither. Values are
 // compared byte by byte: a `*` is a plain character.
 //
@@ -56,7 +58,7 @@ func NewTable(file string, data []byte) *Table {
 	})
 	slices.SortStableFunc(t.mistakes, func(a, b Error) int { return cmp.Compare(a.Line, b.Line) })
 	if len(t.mistakes) == 0 {
-		t.meaning = t.rows.meaning()
+		t.meaning = t.rows.meaning(t.zones)
 	}
 	return t
 }
@@ -89,10 +91,12 @@ func (t *Table) fail(line int, path, format string, args ...any) {
 	}
 }
 
-func columns() [4]string { return [...]string{"value", "requests_per_unit", "unit", "burst"} }
+func columns() [6]string {
+	return [...]string{"value", "requests_per_unit", "unit", "burst", "day", "zone"}
+}
 
 // mustBeLine completes a mistake about a whole line.
-const mustBeLine = "must be value,requests_per_unit[,unit[,burst]]"
+const mustBeLine = "must be value,requests_per_unit[,unit[,burst[,day[,zone]]]]"
 
 func (t *Table) read(data []byte) {
 	if len(data) >= math.MaxUint32 {
@@ -190,6 +194,7 @@ func (t *Table) record(fields []string, line int, first bool) {
 	if len(fields) > 3 && strings.TrimSpace(fields[3]) != "" {
 		x.burst = t.number(fields, 3, 1, line)
 	}
+	t.start(fields, &x)
 	if x.burst > 0 && x.requests == 0 {
 		t.fail(line, names[3], "is %d, must be left out: requests_per_unit 0 denies every hit", x.burst)
 	}
@@ -197,6 +202,37 @@ func (t *Table) record(fields []string, line int, first bool) {
 		t.rows.add(fields[0], x)
 	}
 }
+
+// start reads the columns about the start of windows.
+func (t *Table) start(fields []string, x *row) {
+	if len(fields) > 4 && strings.TrimSpace(fields[4]) != "" {
+		text := strings.TrimSpace(fields[4])
+		day, err := strconv.ParseUint(text, 10, 8)
+		if x.day = uint8(day); err != nil || day < 1 || day > 31 {
+			t.fail(int(x.line), columns()[4], "is %s, %s", quote(text), mustBeDay)
+		}
+	}
+	if len(fields) <= 5 {
+		return
+	}
+	name := strings.TrimSpace(fields[5])
+	if name == "" {
+		return
+	}
+	i := slices.Index(t.zones, name)
+	switch {
+	case i >= 0:
+		x.zone = uint16(i + 1)
+	case len(t.zones) == maxTableZones:
+		t.fail(int(x.line), columns()[5], "is %s after %d other names, more than there are time zones", quote(name), maxTableZones)
+	default:
+		t.zones = append(t.zones, name)
+		x.zone = uint16(len(t.zones))
+	}
+}
+
+// maxTableZones is more than the IANA database has time zones.
+const maxTableZones = 1000
 
 func (t *Table) value(v string, line int) {
 	warn := func(format string, args ...any) {
@@ -230,6 +266,8 @@ func (t *Table) number(fields []string, column int, lowest uint64, line int) uin
 type tabled struct {
 	*Table
 	suffixes [Week + 1]string // of the keys, by unit in the table
+
+	aligned map[alignment]alignedRow // by the columns of a row, under a limit with align
 }
 
 // Table returns the table that has numbers of single values for the limit, nil without one. See
@@ -272,6 +310,10 @@ func (t *tabled) apply(x *row, to *Limit) {
 	if x.unit != 0 {
 		to.Unit, to.Multiplier, to.suffix = Unit(x.unit), 1, t.suffixes[x.unit]
 		to.Period = to.Unit.Duration()
+	}
+	if own := x.alignment(); own != (alignment{}) && to.Calendar != nil {
+		a := t.aligned[own]
+		to.Calendar, to.suffix = a.calendar, a.suffix
 	}
 	to.Requests, to.TableLine = x.requests, int(x.line)
 	switch {
@@ -355,19 +397,21 @@ func (t *tree) table(at value, name string) *Table {
 func (t *tree) checkRows(at value, l *limit) {
 	before := len(t.errs)
 	fail := func(x *row, column, format string, args ...any) {
-		if len(t.errs)-before < maxMistakes/10 {
-			e := Error{File: l.tabled.file, Line: int(x.line), Path: column}
-			e.Text = fmt.Sprintf(format, args...) + " (" + position(t.file, at.line) + ")"
-			t.record(e)
-		}
+		e := Error{File: l.tabled.file, Line: int(x.line), Path: column}
+		e.Text = fmt.Sprintf(format, args...) + " (" + position(t.file, at.line) + ")"
+		t.record(e)
 	}
 	for i := range l.tabled.rows.all {
+		if len(t.errs)-before >= maxMistakes/10 {
+			return
+		}
 		x := &l.tabled.rows.all[i]
+		column, mistake := t.alignRow(l, x)
 		switch {
+		case mistake != "":
+			fail(x, column, "%s", mistake)
 		case x.unit != 0 && l.Algorithm == algorithms.Concurrency:
 			fail(x, "unit", "is %s, must be left out for concurrency", Unit(x.unit))
-		case x.unit != 0 && l.Calendar != nil:
-			fail(x, "unit", "is %s, must be left out for a limit with align", Unit(x.unit))
 		case x.burst != 0 && l.Algorithm != algorithms.TokenBucket && l.Algorithm != 0:
 			fail(x, "burst", "is %d, must be left out for %s: only token_bucket has a burst", x.burst, l.Algorithm)
 		default:
@@ -408,6 +452,10 @@ func (t *tree) setSuffixes(rule *Rule) {
 		if l.tabled == nil || l.Algorithm == algorithms.Concurrency {
 			continue
 		}
+		if l.Calendar != nil {
+			l.setAlignedSuffixes(i, taken)
+			continue
+		}
 		for unit := Second; unit <= Week; unit++ {
 			suffix := l.suffix
 			like := l.Limit
@@ -442,6 +490,8 @@ type row struct {
 	requests uint32
 	burst    uint32 // 0: as in the limit
 	unit     uint8  // a Unit; UnitUnknown: the period is as in the limit
+	day      uint8  // of the month; 0: as in the limit
+	zone     uint16 // index in Table.zones, from 1; 0: as in the limit
 }
 
 // shortestLine is the size of the shortest line: a value, a comma, a number and a line break.
@@ -516,15 +566,32 @@ func (r *rows) after(slot int) int {
 	return slot
 }
 
+// hasStart is beside the unit of a row with a day or a zone.
+const hasStart = 0x80
+
+// zoneOf returns the name of a zone by its number in a row, "" for none.
+func zoneOf(zones []string, number uint16) string {
+	if number == 0 {
+		return ""
+	}
+	return zones[number-1]
+}
+
 // meaning identifies the values and their numbers. The meaning is the sum of the SHA-256 of the
 // rows, so that their order has no effect.
-func (r *rows) meaning() (sum meaning) {
+func (r *rows) meaning(zones []string) (sum meaning) {
 	var text []byte
 	for i := range r.all {
 		x := &r.all[i]
 		text = binary.AppendUvarint(text[:0], uint64(x.requests))
 		text = binary.AppendUvarint(text, uint64(x.burst))
-		text = append(append(text, x.unit), r.value(i)...)
+		if x.day == 0 && x.zone == 0 {
+			text = append(text, x.unit)
+		} else {
+			text = append(text, x.unit|hasStart, x.day)
+			text = appendSized(text, zoneOf(zones, x.zone))
+		}
+		text = append(text, r.value(i)...)
 		one := sha256.Sum256(text)
 		carry := uint64(0)
 		for n := 0; n < len(sum); n += 8 {

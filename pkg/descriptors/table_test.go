@@ -124,16 +124,16 @@ func TestTableReportsEveryMistakeWithItsLine(t *testing.T) {
 		name, table string
 		want        []string
 	}{
-		{"several", "a,1\n,2\nb\nc,x\nd,-1\ne,4294967296\nf,1e3\ng,1,fortnight\nh,1,second,0\ni,1,second,2,3\na,5\nk,0,,5\n#l,3\n", []string{
+		{"several", "a,1\n,2\nb\nc,x\nd,-1\ne,4294967296\nf,1e3\ng,1,fortnight\nh,1,second,0\ni,1,second,2,3,UTC,4\na,5\nk,0,,5\n#l,3\n", []string{
 			`t.csv:2: value: is empty, must be the value of an entry, as Envoy sends it`,
-			`t.csv:3: has 1 columns, must be value,requests_per_unit[,unit[,burst]]`,
+			`t.csv:3: has 1 columns, must be value,requests_per_unit[,unit[,burst[,day[,zone]]]]`,
 			`t.csv:4: requests_per_unit: is "x", must be a whole number from 0 to 4294967295`,
 			`t.csv:5: requests_per_unit: is "-1", must be a whole number from 0 to 4294967295`,
 			`t.csv:6: requests_per_unit: is "4294967296", must be a whole number from 0 to 4294967295`,
 			`t.csv:7: requests_per_unit: is "1e3", must be a whole number from 0 to 4294967295`,
 			`t.csv:8: unit: "fortnight" is not a unit, must be second, minute, hour, day, week, month or year`,
 			`t.csv:9: burst: is "0", must be a whole number from 1 to 4294967295`,
-			`t.csv:10: has 5 columns, must be value,requests_per_unit[,unit[,burst]]`,
+			`t.csv:10: has 7 columns, must be value,requests_per_unit[,unit[,burst[,day[,zone]]]]`,
 			`t.csv:11: value: "a" is given twice, first in line 1`,
 			`t.csv:12: burst: is 5, must be left out: requests_per_unit 0 denies every hit`,
 			`t.csv:13: begins with #, and a table has no comments: must be left out, or begin with a value in quotes`,
@@ -143,12 +143,12 @@ func TestTableReportsEveryMistakeWithItsLine(t *testing.T) {
 			`t.csv:4: value: "b" is given twice, first in line 2`,
 			`t.csv:5: value: "a" is given twice, first in line 1`,
 		}},
-		{"empty", "", []string{`t.csv:1: has no lines, must have at least one: must be value,requests_per_unit[,unit[,burst]]`}},
-		{"blank lines", "\n\r\n \n", []string{`t.csv:1: has no lines, must have at least one: must be value,requests_per_unit[,unit[,burst]]`}},
-		{"names alone", "value,requests_per_unit\n", []string{`t.csv:1: has no lines, must have at least one: must be value,requests_per_unit[,unit[,burst]]`}},
+		{"empty", "", []string{`t.csv:1: has no lines, must have at least one: must be value,requests_per_unit[,unit[,burst[,day[,zone]]]]`}},
+		{"blank lines", "\n\r\n \n", []string{`t.csv:1: has no lines, must have at least one: must be value,requests_per_unit[,unit[,burst[,day[,zone]]]]`}},
+		{"names alone", "value,requests_per_unit\n", []string{`t.csv:1: has no lines, must have at least one: must be value,requests_per_unit[,unit[,burst[,day[,zone]]]]`}},
 		{"other names", "tenant,requests_per_unit,burst\na,1\n", []string{`t.csv:1: is the line of names, must be value,requests_per_unit,unit`}},
 		{"names later", "a,1\nvalue,requests_per_unit\n", []string{`t.csv:2: requests_per_unit: is "requests_per_unit", must be a whole number from 0 to 4294967295`}},
-		{"semicolons", "a;1\n", []string{`t.csv:1: has 1 columns, must be value,requests_per_unit[,unit[,burst]], with commas between`}},
+		{"semicolons", "a;1\n", []string{`t.csv:1: has 1 columns, must be value,requests_per_unit[,unit[,burst[,day[,zone]]]], with commas between`}},
 		{"a quote inside", "a\"b,1\nc,2\nd,\n", []string{
 			`t.csv:1: has a wrong quote: a text with a comma stands in quotes, with each quote in it doubled, and has no line break`,
 			`t.csv:3: requests_per_unit: is "", must be a whole number from 0 to 4294967295`,
@@ -157,7 +157,7 @@ func TestTableReportsEveryMistakeWithItsLine(t *testing.T) {
 			`t.csv:2: has 65537 bytes, must be a line of at most 65536`,
 			`t.csv:3: requests_per_unit: is "x", must be a whole number from 0 to 4294967295`,
 		}},
-		{"many columns", strings.Repeat(",", 1000), []string{`t.csv:1: has 1001 columns, must be value,requests_per_unit[,unit[,burst]]`}},
+		{"many columns", strings.Repeat(",", 1000), []string{`t.csv:1: has 1001 columns, must be value,requests_per_unit[,unit[,burst[,day[,zone]]]]`}},
 		{"a value of two lines", "\"a\nb\",1\nc,x\n#d", []string{
 			`t.csv:1: has a wrong quote: a text with a comma stands in quotes, with each quote in it doubled, and has no line break`,
 			`t.csv:2: has a wrong quote: a text with a comma stands in quotes, with each quote in it doubled, and has no line break`,
@@ -213,7 +213,7 @@ descriptors:
 		"ok.csv": "a,1\n* ,2\n", "bad.csv": "a\nb,1,,7\n", "burst.csv": "a,1,minute,5\n", "large.csv": "a,20000\nb,9000000\nc,9000000,second\n",
 	}))
 	want := []string{
-		`bad.csv:1: has 1 columns, must be value,requests_per_unit[,unit[,burst]]`,
+		`bad.csv:1: has 1 columns, must be value,requests_per_unit[,unit[,burst[,day[,zone]]]]`,
 		`bad.csv:2: burst: is 7, must be left out for fixed_window: only token_bucket has a burst (rules.yaml:6)`,
 		`burst.csv:1: burst: is 5, must be left out for fixed_window: only token_bucket has a burst (rules.yaml:12)`,
 		`burst.csv:1: unit: is minute, must be left out for concurrency (rules.yaml:14)`,
@@ -272,7 +272,7 @@ func TestHashCoversTablesInAnyOrder(t *testing.T) {
 // with its own numbers; no other is.
 func FuzzTable(f *testing.F) {
 	for _, seed := range []string{
-		"a,1\nb,2,minute,3\n", "\xef\xbb\xbfvalue,requests_per_unit\r\n\"a\"\"b\",5\r\n", "\"a\nb\",1\n\n\n,2", "a,1\na,1\n", "\"", "\x00,0\n", "#a,1\n",
+		"a,1\nb,2,minute,3\n", "\xef\xbb\xbfvalue,requests_per_unit\r\n\"a\"\"b\",5\r\n", "\"a\nb\",1\n\n\n,2", "a,1\na,1\n", "\"", "\x00,0\n", "#a,1\n", "a,1,,,15,UTC\nb,2,month,,31,\nc,3,,,,Europe/Berlin\n",
 	} {
 		f.Add([]byte(seed))
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// slowStarts returns the starts of all windows from 1999 to 2041 as Unix time. The days are those
-// whose midnight on the wall clock begins a window. An empty window has no start.
+// slowStarts returns the starts of all windows from 1999 to 2041 as Unix time. begins reports
+// whether a window begins on a day. An empty window has no start.
 func slowStarts(zone *time.Location, at time.Duration, begins func(time.Time) bool) (all []int64) {
 	for d := time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC); d.Year() < 2042; d = d.AddDate(0, 0, 1) {
 		if begins(d) {
@@ -76,8 +76,8 @@ func calendarCases() []calendarCase {
 	}
 }
 
-// Every window from 2000 to 2040, by rule files in 20 zones: a hit at its start is admitted, and a
-// hit at its last nanosecond is not. The answers say the end of the window to the nanosecond.
+// For every window from 2000 to 2040 and 20 zones: a hit at the start is admitted, and a hit at the
+// last nanosecond is not. The answers say the end of the window to the nanosecond.
 func TestResetsOfACalendarAreExact(t *testing.T) {
 	for _, name := range []string{
 		"Pacific/Apia", "Australia/Lord_Howe", "Asia/Kathmandu", "America/Sao_Paulo", "Africa/Casablanca", "Africa/Cairo",

@@ -18,7 +18,7 @@ import (
 // grantFlags is the flags of grant.
 type grantFlags struct {
 	limit, length, until, reason, by string
-	requests, burst                  uint32
+	requests, burst, add             uint32
 	factor                           float64
 	unlimited, block                 bool
 }
@@ -33,8 +33,10 @@ func newGrant() *cobra.Command {
 		Long: `Give one key of a running sidecar another limit until a time: more, less, everything or nothing. With --store redis all sidecars obey
 within a second. The count of the key goes on under the new limit. A grant for the same key and limit replaces the earlier one.
 
-The descriptor is one that counts under the key; match --server shows the key. One of --requests, --factor, --unlimited and --block
-is needed, one of --for and --until, and a --reason. The server logs the grant. ` + entriesHelp,
+--add tops up a fixed_window: the key has so many more requests until the window ends, beside its other grants. Several --add sum up.
+
+The descriptor is one that counts under the key; match --server shows the key. One of --requests, --factor, --unlimited, --block and --add
+is needed, and a --reason. One of --for and --until is needed, but not with --add. The server logs the grant. ` + entriesHelp,
 		Example: `  sidecar grant edge tenant=acme --requests 500 --for 2h --reason "launch, ticket 4711"
   sidecar grant edge client_ip=203.0.113.7 --block --until 2030-01-01T00:00:00Z --reason "scraper"`,
 		Args: arguments(2, 2, "DOMAIN DESCRIPTOR"),
@@ -54,6 +56,7 @@ is needed, one of --for and --until, and a --reason. The server logs the grant. 
 	flags.Float64Var(&in.factor, "factor", 0, "give the limit's own numbers times this `factor`, at most 1000000")
 	flags.BoolVar(&in.unlimited, "unlimited", false, "let everything pass, and count nothing")
 	flags.BoolVar(&in.block, "block", false, "deny every request")
+	flags.Uint32Var(&in.add, "add", 0, "give this `number` of requests more until the window of the limit ends, of a fixed_window")
 	flags.StringVar(&in.limit, "limit", "",
 		"only the limit with this `name`, or with this end of its key, such as token_bucket/1s; \"\" = all limits of the rule")
 	flags.StringVar(&in.length, "for", "", "end after this `duration`, such as 30m, 2h or 7d")
@@ -75,18 +78,20 @@ func (f *grantFlags) grant(changed func(flag string) bool, domain, descriptor st
 	errs := []error{err}
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	given := 0
-	for _, name := range []string{"requests", "factor", "unlimited", "block"} {
+	for _, name := range []string{"requests", "factor", "unlimited", "block", "add"} {
 		if changed(name) {
 			given++
 		}
 	}
 	switch {
 	case given != 1:
-		wrong("--requests, --factor, --unlimited, --block: got %d of them, must be one", given)
+		wrong("--requests, --factor, --unlimited, --block, --add: got %d of them, must be one", given)
 	case changed("requests"):
 		g.Gives = &adminv1.Grant_RequestsPerUnit{RequestsPerUnit: f.requests}
 	case changed("factor"):
 		g.Gives = &adminv1.Grant_Factor{Factor: f.factor}
+	case changed("add"):
+		g.Gives = &adminv1.Grant_Add{Add: f.add}
 	case f.unlimited:
 		g.Gives = &adminv1.Grant_Unlimited{Unlimited: true}
 	case f.block:
@@ -94,7 +99,11 @@ func (f *grantFlags) grant(changed func(flag string) bool, domain, descriptor st
 	default:
 		wrong("--unlimited, --block: got false, must be true or left out")
 	}
-	if changed("for") == changed("until") {
+	if changed("add") {
+		if changed("for") || changed("until") {
+			wrong("--for, --until: go not with --add, as the window has an end")
+		}
+	} else if changed("for") == changed("until") {
 		wrong("--for, --until: must be one of the two")
 	} else if changed("for") {
 		length, err := lengthOf(f.length)

@@ -283,15 +283,15 @@ func (l *Limiter) chargeOverride(c *charging) error {
 // lets everything pass. The end of a holder then costs nothing, and gives back the held hits.
 func (l *Limiter) add(c *charging, limit *descriptors.Limit, key []byte) {
 	v, s, holder := c.verdict, &c.verdict.Statuses[c.at], c.holder
-	grant := l.granted(v, s, limit, key)
+	force := l.granted(v, s, limit, key)
+	grant := force.grant
 	if s.Grant == nil {
 		s.Grant = grant
 	}
 	switch {
 	case grant == nil:
 	case grant.Gives != GivesUnlimited:
-		changed, _ := grant.change(limit) // within the bounds, also after a change of the rule
-		v.limits = append(v.limits, changed)
+		v.limits = append(v.limits, force.change(limit))
 		limit = &v.limits[len(v.limits)-1]
 	case holder.phase != algorithms.HoldEnd || limit.AtMost == 0:
 		return

@@ -27,6 +27,7 @@ const (
 	GivesRequests  Gives = iota + 1 // Grant.Requests and Grant.Burst per period of the limit; 0 requests block the key
 	GivesFactor                     // the limit's own numbers times Grant.Factor
 	GivesUnlimited                  // every request passes, and no hits are counted
+	GivesAdd                        // Grant.Requests more hits in one window, beside other grants; see Limiter.TopUp
 )
 
 // Bounds of a grant.
@@ -53,11 +54,13 @@ type Grant struct {
 	Limit   string  // the name or the label of one limit of the rule, see descriptors.Limit.Label; "" for all its limits
 
 	Gives    Gives
-	Requests uint32  // of GivesRequests
+	Requests uint32  // of GivesRequests and GivesAdd
+	Over     uint32  // of GivesAdd: denied hits that counted beyond the limit. The limit grows by Requests and Over
 	Burst    uint32  // of GivesRequests and token_bucket; 0: in proportion to the rule's
 	Factor   float64 // of GivesFactor: more than 0, at most MaxFactor
 
-	Until time.Time // from then on the grant has no effect
+	From  time.Time // of GivesAdd: the start of the window; before that the grant has no effect
+	Until time.Time // from then on the grant has no effect; of GivesAdd the end of the window
 	Given time.Time // of two grants for the same limit, the later one counts
 
 	// For people. Decisions do not depend on these.
@@ -78,7 +81,7 @@ type Grantable struct {
 	Rule   *descriptors.Rule
 	Key    string              // of the first of the limits
 	Others []string            // the keys of the other limits
-	Before []descriptors.Limit // the limits without the grant
+	Before []descriptors.Limit // the limits without the grant; for GivesAdd with all other grants
 	Limits []descriptors.Limit // with the numbers of the grant; the rule's own with GivesUnlimited
 }
 
@@ -96,16 +99,22 @@ func (l *Limiter) Grantable(g *Grant) (Grantable, error) {
 	out := Grantable{Rule: rule}
 	var labels []string
 	for i := range rule.Limits {
+		labels = append(labels, rule.Limits[i].Label())
+	}
+	if g.ofOnePeriod() && differ(rule.Limits, g) {
+		return Grantable{}, fmt.Errorf("%w: limit: %q: rule %s has several such limits: must be one of %q, or give a factor",
+			ErrInvalidGrant, g.Limit, rule.Path, labels)
+	}
+	for i := range rule.Limits {
 		limit := &rule.Limits[i]
 		var own descriptors.Limit // by a table
 		if rule.LimitFor(i, entries, &own) {
 			limit = &own
 		}
-		labels = append(labels, limit.Label())
 		if !g.isFor(limit) {
 			continue
 		}
-		changed, err := g.change(limit)
+		before, changed, err := l.with(g, rule, entries, limit)
 		if err != nil {
 			return Grantable{}, err
 		}
@@ -114,20 +123,24 @@ func (l *Limiter) Grantable(g *Grant) (Grantable, error) {
 		} else {
 			out.Others = append(out.Others, key)
 		}
-		out.Before, out.Limits = append(out.Before, *limit), append(out.Limits, changed)
+		out.Before, out.Limits = append(out.Before, before), append(out.Limits, changed)
 	}
 	if len(out.Limits) == 0 {
 		return Grantable{}, fmt.Errorf("%w: limit: %q: rule %s has the limits %q", ErrNotGrantable, g.Limit, rule.Path, labels)
 	}
-	if g.Gives == GivesRequests && g.Requests > 0 && differ(out.Limits) {
-		return Grantable{}, fmt.Errorf("%w: limit: %q: rule %s has several such limits: must be one of %q, or give a factor",
-			ErrInvalidGrant, g.Limit, rule.Path, labels)
-	}
 	return out, nil
 }
 
-func differ(limits []descriptors.Limit) bool {
-	return slices.ContainsFunc(limits, func(l descriptors.Limit) bool { return l.Label() != limits[0].Label() })
+// differ reports whether a grant is for limits of several labels.
+func differ(limits []descriptors.Limit, g *Grant) bool {
+	first := ""
+	return slices.ContainsFunc(limits, func(l descriptors.Limit) bool {
+		if !g.isFor(&l) {
+			return false
+		}
+		first = cmp.Or(first, l.Label())
+		return l.Label() != first
+	})
 }
 
 // target returns the rule with limits that counts the entries of a grant, nil for none, and the
@@ -156,9 +169,14 @@ func (g *Grant) isFor(limit *descriptors.Limit) bool {
 	return g.Limit == "" || g.Limit == limit.Name || g.Limit == limit.Label()
 }
 
+// ofOnePeriod reports whether the grant has a number, which is for one period.
+func (g *Grant) ofOnePeriod() bool {
+	return g.Gives == GivesAdd || g.Gives == GivesRequests && g.Requests > 0
+}
+
 // suitsOverride reports whether a grant counts for an override of a limit of the rule.
 func (g *Grant) suitsOverride(rule *descriptors.Rule, override *descriptors.Limit) bool {
-	return g.Gives != GivesRequests || g.Requests == 0 || slices.ContainsFunc(rule.Limits, func(own descriptors.Limit) bool {
+	return !g.ofOnePeriod() || slices.ContainsFunc(rule.Limits, func(own descriptors.Limit) bool {
 		return own.Period == override.Period && g.isFor(&own)
 	})
 }
@@ -191,8 +209,12 @@ func (g *Grant) Validate(now time.Time) error {
 		if !(g.Factor > 0 && g.Factor <= MaxFactor) {
 			wrong("factor: %v: must be more than 0 and at most %d; 0 requests block a key", g.Factor, MaxFactor)
 		}
+	case GivesAdd:
+		if g.Requests == 0 {
+			wrong("add: 0: must be at least 1")
+		}
 	default:
-		wrong("must give requests, a factor, or unlimited")
+		wrong("must give requests, a factor, unlimited, or hits to add")
 	}
 	if g.Burst != 0 && (g.Gives != GivesRequests || g.Requests == 0) {
 		wrong("burst: %d: goes with requests only, and not with a block", g.Burst)
@@ -243,7 +265,7 @@ func (g *Grant) change(limit *descriptors.Limit) (changed descriptors.Limit, err
 		}
 	case GivesFactor:
 		changed.Requests, changed.Burst = times(limit.Requests, g.Factor), times(limit.Burst, g.Factor)
-	case GivesUnlimited:
+	case GivesUnlimited, GivesAdd:
 	}
 	if changed.Requests == 0 {
 		changed.Burst = 0
@@ -274,21 +296,20 @@ func times(n uint32, f float64) uint32 {
 	return uint32(min(max(math.Round(float64(n)*f), 1), math.MaxUint32))
 }
 
-// granted returns the grant in force for a charge under a key, or nil.
-func (l *Limiter) granted(v *Verdict, s *DescriptorStatus, limit *descriptors.Limit, key []byte) *Grant {
+// granted returns the grants in force for a charge under a key.
+func (l *Limiter) granted(v *Verdict, s *DescriptorStatus, limit *descriptors.Limit, key []byte) inForce {
 	if s.Rule == nil || v.noGrants || !v.set.grants.any() || l.options.Now == nil {
-		return nil
+		return inForce{}
 	}
 	found := v.set.grants.find(limit.Base(key))
 	if len(found) == 0 {
-		return nil
+		return inForce{}
 	}
-	now := l.options.Now()
-	i := slices.IndexFunc(found, func(g *Grant) bool { return g.isFor(limit) && now.Before(g.Until) })
-	if i < 0 || s.Overridden && !found[i].suitsOverride(s.Rule, limit) {
-		return nil
+	of := limit
+	if !s.Overridden {
+		of = nil
 	}
-	return found[i]
+	return forceOf(found, limit, l.options.Now(), s.Rule, of)
 }
 
 // grantShards is the number of parts of a grantTable. A change copies the parts that it is about.
@@ -347,11 +368,14 @@ func (t *grantTable) change(changed keyGrants) {
 }
 
 // byPrecedence sorts the grants of a key: of two grants for a limit the first one in force counts.
+// Grants that add hits come last, and all of them count.
 // A block of all limits comes before a grant for one limit, as it stops somebody. The order is the
 // same in each process.
 func byPrecedence(a, b *Grant) int {
 	rank := func(g *Grant) int {
 		switch {
+		case g.Gives == GivesAdd:
+			return 3
 		case g.Limit == "" && g.Gives == GivesRequests && g.Requests == 0:
 			return 0
 		case g.Limit != "":

@@ -171,18 +171,9 @@ func (c *candidate) usage(a *known, now time.Time) KeyUsage {
 		k.Used = a.used
 	}
 	if windows {
-		k.Until = c.exact(at, end)
+		k.Until = windowEnd(&c.Limit.Limit, end)
 	}
 	return k
-}
-
-// exact returns the end of the window of an instant. near is about the end: answers take time. A
-// key may keep a window of an earlier calendar, so the calendar's end counts only when it is near.
-func (c *candidate) exact(at, near algorithms.Instant) time.Time {
-	if start, end, ok := c.Limit.Window(at); ok && max(end.Sub(near), near.Sub(end)) <= end.Sub(start)/2 {
-		near = end
-	}
-	return time.Unix(0, int64(near))
 }
 
 // lastUsage returns the use of a key in the last window that has ended. Used is 0 when this process

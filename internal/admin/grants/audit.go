@@ -48,6 +48,8 @@ func Attrs(g *limiter.Grant) []slog.Attr {
 	switch g.Gives {
 	case limiter.GivesUnlimited:
 		attrs = append(attrs, slog.Bool("unlimited", true))
+	case limiter.GivesAdd:
+		attrs = append(attrs, slog.Uint64("add", uint64(g.Requests)))
 	case limiter.GivesFactor:
 		attrs = append(attrs, slog.Float64("factor", g.Factor))
 	case limiter.GivesRequests:

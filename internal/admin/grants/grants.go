@@ -101,22 +101,20 @@ const loadTimeout = 10 * time.Second
 const maxRule = 512
 
 // Grant keeps a grant and puts it in force, in place of an earlier one for the same key and limit.
-// Grant sets ID, Given and Rule. The errors wrap [limiter.ErrInvalidGrant],
+// A grant that adds hits is beside all others. Grant sets ID, Given and Rule, and From, Until and Over
+// of a grant that adds hits. The errors wrap [limiter.ErrInvalidGrant],
 // [limiter.ErrNotGrantable] or [limiter.ErrTooManyGrants]: then nothing has changed. Any other
 // error says why Redis has not confirmed the grant. The grant then is in force, or never will be.
 func (k *Keeper) Grant(ctx context.Context, in limiter.Grant) (given, replaced *limiter.Grant, err error) {
 	now := k.wall()
 	g := in
 	g.ID, g.Given, g.Until = newID(), now.Round(0), in.Until.Round(0) // by the wall clock, also in this process
-	if err := g.Validate(now); err != nil {
-		return nil, nil, err
-	}
-	target, err := k.options.Limiter.Grantable(&g)
+	target, err := k.check(ctx, now, &g)
 	if err != nil {
 		return nil, nil, err
 	}
 	g.Rule = strings.ToValidUTF8(target.Rule.Path[:min(len(target.Rule.Path), maxRule)], "")
-	at := slot(string(target.Limits[0].Base([]byte(target.Key))), scope(target))
+	at := slot(string(target.Limits[0].Base([]byte(target.Key))), scope(&g, target))
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.shared != nil {
@@ -140,6 +138,27 @@ func (k *Keeper) Grant(ctx context.Context, in limiter.Grant) (given, replaced *
 	}
 	k.audit(ctx, "an operator gave a grant", &g, more...)
 	return &g, replaced, nil
+}
+
+// check returns the limits that a grant changes. For a grant that adds hits, check sets From, Until
+// and Over.
+func (k *Keeper) check(ctx context.Context, now time.Time, g *limiter.Grant) (limiter.Grantable, error) {
+	adds := g.Gives == limiter.GivesAdd
+	if adds {
+		if !g.Until.IsZero() {
+			return limiter.Grantable{}, fmt.Errorf("%w: until: goes not with add, as the window has an end", limiter.ErrInvalidGrant)
+		}
+		g.Until = now.Add(1) // for Validate
+	}
+	if err := g.Validate(now); err != nil {
+		return limiter.Grantable{}, err
+	}
+	if adds {
+		if err := k.options.Limiter.TopUp(ctx, g); err != nil {
+			return limiter.Grantable{}, err
+		}
+	}
+	return k.options.Limiter.Grantable(g)
 }
 
 // Revoke ends a grant before its time and returns the grant. notKept is "", or says why the end is

@@ -25,6 +25,9 @@ type record struct {
 	Burst     uint32      `json:"burst,omitempty"`
 	Factor    float64     `json:"factor,omitempty"`
 	Unlimited bool        `json:"unlimited,omitempty"`
+	Add       uint32      `json:"add,omitempty"`
+	Over      uint32      `json:"over,omitempty"` // with Add
+	From      *time.Time  `json:"from,omitempty"` // with Add
 	Until     time.Time   `json:"until"`
 	Given     time.Time   `json:"given"`
 	Reason    string      `json:"reason"`
@@ -46,6 +49,9 @@ func encode(g *limiter.Grant) []byte {
 		r.Requests = &g.Requests
 	case limiter.GivesFactor:
 		r.Factor = g.Factor
+	case limiter.GivesAdd:
+		from := g.From.UTC()
+		r.Add, r.Over, r.From = g.Requests, g.Over, &from
 	case limiter.GivesUnlimited:
 	}
 	line, err := json.Marshal(r)
@@ -75,6 +81,8 @@ func decode(line []byte) (*limiter.Grant, error) {
 		g.Gives, g.Requests = limiter.GivesRequests, *r.Requests
 	case r.Factor != 0:
 		g.Gives = limiter.GivesFactor
+	case r.Add != 0 && r.From != nil:
+		g.Gives, g.Requests, g.Over, g.From = limiter.GivesAdd, r.Add, r.Over, *r.From
 	}
 	if g.ID == "" {
 		return nil, errors.New("a grant without an id")
@@ -93,8 +101,11 @@ func newID() string {
 }
 
 // scope names the limits that a grant changes, whichever name the grant has for them: "" for all
-// limits of the rule, else their labels.
-func scope(of limiter.Grantable) string {
+// limits of the rule, else their labels. A grant that adds hits has a scope of its own.
+func scope(g *limiter.Grant, of limiter.Grantable) string {
+	if g.Gives == limiter.GivesAdd {
+		return "+" + g.ID
+	}
 	if len(of.Limits) == len(of.Rule.Limits) {
 		return ""
 	}

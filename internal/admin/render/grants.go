@@ -30,6 +30,8 @@ func Grant(l *limiter.Limiter, g *limiter.Grant) *adminv1.Grant {
 		out.Gives = &adminv1.Grant_Factor{Factor: g.Factor}
 	case limiter.GivesUnlimited:
 		out.Gives = &adminv1.Grant_Unlimited{Unlimited: true}
+	case limiter.GivesAdd:
+		out.Gives, out.From, out.Over = &adminv1.Grant_Add{Add: g.Requests}, timestamppb.New(g.From), g.Over
 	}
 	if l != nil {
 		target, err := l.Grantable(g)
@@ -79,6 +81,8 @@ func FromGrant(in *adminv1.Grant) limiter.Grant {
 		if gives.Unlimited {
 			g.Gives = limiter.GivesUnlimited
 		}
+	case *adminv1.Grant_Add:
+		g.Gives, g.Requests = limiter.GivesAdd, gives.Add
 	}
 	return g
 }
@@ -207,6 +211,11 @@ func givesText(g *adminv1.Grant) string {
 		}
 	case *adminv1.Grant_Factor:
 		text = strconv.FormatFloat(gives.Factor, 'g', -1, 64) + " times the limit"
+	case *adminv1.Grant_Add:
+		text = strconv.FormatUint(uint64(gives.Add), 10) + " more in the window that began at " + timeText(g.GetFrom())
+		if g.GetOver() > 0 {
+			text += ", above " + strconv.FormatUint(uint64(g.GetOver()), 10) + " denied hits that counted"
+		}
 	}
 	if g.GetLimit() != "" {
 		text += ", of the limit " + printable.Text(g.GetLimit())

@@ -3963,10 +3963,11 @@ type Grant struct {
 	//	*Grant_RequestsPerUnit
 	//	*Grant_Factor
 	//	*Grant_Unlimited
+	//	*Grant_Add
 	Gives isGrant_Gives `protobuf_oneof:"gives"`
 	// With requests_per_unit, of a token_bucket: the burst; 0 means as the rule, in the same proportion.
 	Burst uint32 `protobuf:"varint,8,opt,name=burst,proto3" json:"burst,omitempty"`
-	// The end, at most 10 years away.
+	// The end, at most 10 years away. With add it is the end of the window, and absent in a GrantRequest.
 	Until *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=until,proto3" json:"until,omitempty"`
 	// The reason, for people; 1 to 500 bytes.
 	Reason string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -3981,7 +3982,11 @@ type Grant struct {
 	// The reason why the grant changes nothing under the rules in force, such as a missing rule. Empty for a grant with effect.
 	WithoutEffect string `protobuf:"bytes,15,opt,name=without_effect,json=withoutEffect,proto3" json:"without_effect,omitempty"`
 	// The keys of the other limits, readable, if the grant is for several limits of the rule.
-	OtherKeys     []string `protobuf:"bytes,16,rep,name=other_keys,json=otherKeys,proto3" json:"other_keys,omitempty"`
+	OtherKeys []string `protobuf:"bytes,16,rep,name=other_keys,json=otherKeys,proto3" json:"other_keys,omitempty"`
+	// With add: the start of the window; absent in a GrantRequest.
+	From *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=from,proto3" json:"from,omitempty"`
+	// With add: the denied hits that counted beyond the limit when the grant was given. The limit grows by add and over; 0 in a GrantRequest.
+	Over          uint32 `protobuf:"varint,19,opt,name=over,proto3" json:"over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4078,6 +4083,15 @@ func (x *Grant) GetUnlimited() bool {
 	return false
 }
 
+func (x *Grant) GetAdd() uint32 {
+	if x != nil {
+		if x, ok := x.Gives.(*Grant_Add); ok {
+			return x.Add
+		}
+	}
+	return 0
+}
+
 func (x *Grant) GetBurst() uint32 {
 	if x != nil {
 		return x.Burst
@@ -4141,6 +4155,20 @@ func (x *Grant) GetOtherKeys() []string {
 	return nil
 }
 
+func (x *Grant) GetFrom() *timestamppb.Timestamp {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *Grant) GetOver() uint32 {
+	if x != nil {
+		return x.Over
+	}
+	return 0
+}
+
 type isGrant_Gives interface {
 	isGrant_Gives()
 }
@@ -4160,13 +4188,20 @@ type Grant_Unlimited struct {
 	Unlimited bool `protobuf:"varint,7,opt,name=unlimited,proto3,oneof"`
 }
 
+type Grant_Add struct {
+	// So many more hits in the window of now, beside other grants; at least 1. For a limit with windows that begin anew, and without until.
+	Add uint32 `protobuf:"varint,17,opt,name=add,proto3,oneof"`
+}
+
 func (*Grant_RequestsPerUnit) isGrant_Gives() {}
 
 func (*Grant_Factor) isGrant_Gives() {}
 
 func (*Grant_Unlimited) isGrant_Gives() {}
 
-// GrantRequest gives a key another limit. A grant for the same key and limit replaces the earlier one.
+func (*Grant_Add) isGrant_Gives() {}
+
+// GrantRequest gives a key another limit. A grant for the same key and limit replaces the earlier one, but grants with add stay beside others.
 type GrantRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The grant, without id, given_at, key and rule.
@@ -4337,7 +4372,7 @@ type GrantedLimit struct {
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// The text by which Grant.limit names this limit among the limits of the rule.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// The limit without a grant.
+	// The limit without a grant; of a grant with add, the limit with the other grants.
 	Before *Limit `protobuf:"bytes,3,opt,name=before,proto3" json:"before,omitempty"`
 	// The limit with the grant; absent where everything passes.
 	After         *Limit `protobuf:"bytes,4,opt,name=after,proto3" json:"after,omitempty"`
@@ -5126,7 +5161,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x04used\x18\x04 \x01(\x04R\x04used\x12\x0e\n" +
 	"\x02of\x18\x05 \x01(\x04R\x02of\x120\n" +
 	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x18\n" +
-	"\acurrent\x18\a \x01(\bR\acurrent\"\xf9\x03\n" +
+	"\acurrent\x18\a \x01(\bR\acurrent\"\xd1\x04\n" +
 	"\x05Grant\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06domain\x18\x02 \x01(\tR\x06domain\x12.\n" +
@@ -5134,7 +5169,8 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x05limit\x18\x04 \x01(\tR\x05limit\x12,\n" +
 	"\x11requests_per_unit\x18\x05 \x01(\rH\x00R\x0frequestsPerUnit\x12\x18\n" +
 	"\x06factor\x18\x06 \x01(\x01H\x00R\x06factor\x12\x1e\n" +
-	"\tunlimited\x18\a \x01(\bH\x00R\tunlimited\x12\x14\n" +
+	"\tunlimited\x18\a \x01(\bH\x00R\tunlimited\x12\x12\n" +
+	"\x03add\x18\x11 \x01(\rH\x00R\x03add\x12\x14\n" +
 	"\x05burst\x18\b \x01(\rR\x05burst\x120\n" +
 	"\x05until\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x16\n" +
 	"\x06reason\x18\n" +
@@ -5145,7 +5181,9 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x04rule\x18\x0e \x01(\tR\x04rule\x12%\n" +
 	"\x0ewithout_effect\x18\x0f \x01(\tR\rwithoutEffect\x12\x1d\n" +
 	"\n" +
-	"other_keys\x18\x10 \x03(\tR\totherKeysB\a\n" +
+	"other_keys\x18\x10 \x03(\tR\totherKeys\x12.\n" +
+	"\x04from\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\x04from\x12\x12\n" +
+	"\x04over\x18\x13 \x01(\rR\x04overB\a\n" +
 	"\x05gives\":\n" +
 	"\fGrantRequest\x12*\n" +
 	"\x05grant\x18\x01 \x01(\v2\x14.weir.admin.v1.GrantR\x05grant\"\xeb\x02\n" +
@@ -5386,52 +5424,53 @@ var file_weir_admin_v1_admin_proto_depIdxs = []int32{
 	4,   // 72: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
 	59,  // 73: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
 	59,  // 74: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
-	46,  // 75: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
-	46,  // 76: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
-	46,  // 77: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
-	9,   // 78: weir.admin.v1.GrantResponse.rule:type_name -> weir.admin.v1.Rule
-	39,  // 79: weir.admin.v1.GrantResponse.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	49,  // 80: weir.admin.v1.GrantResponse.limits:type_name -> weir.admin.v1.GrantedLimit
-	7,   // 81: weir.admin.v1.GrantedLimit.before:type_name -> weir.admin.v1.Limit
-	7,   // 82: weir.admin.v1.GrantedLimit.after:type_name -> weir.admin.v1.Limit
-	46,  // 83: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
-	46,  // 84: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
-	7,   // 85: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
-	10,  // 86: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
-	1,   // 87: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
-	15,  // 88: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
-	17,  // 89: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
-	23,  // 90: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
-	19,  // 91: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
-	21,  // 92: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
-	34,  // 93: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
-	43,  // 94: weir.admin.v1.AdminService.ListUsage:input_type -> weir.admin.v1.ListUsageRequest
-	40,  // 95: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
-	47,  // 96: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
-	50,  // 97: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
-	52,  // 98: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
-	54,  // 99: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
-	29,  // 100: weir.admin.v1.AdminService.Status:input_type -> weir.admin.v1.StatusRequest
-	27,  // 101: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
-	16,  // 102: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
-	18,  // 103: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
-	24,  // 104: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
-	20,  // 105: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
-	22,  // 106: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
-	35,  // 107: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
-	44,  // 108: weir.admin.v1.AdminService.ListUsage:output_type -> weir.admin.v1.ListUsageResponse
-	41,  // 109: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
-	48,  // 110: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
-	51,  // 111: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
-	53,  // 112: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
-	55,  // 113: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
-	30,  // 114: weir.admin.v1.AdminService.Status:output_type -> weir.admin.v1.StatusResponse
-	28,  // 115: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
-	102, // [102:116] is the sub-list for method output_type
-	88,  // [88:102] is the sub-list for method input_type
-	88,  // [88:88] is the sub-list for extension type_name
-	88,  // [88:88] is the sub-list for extension extendee
-	0,   // [0:88] is the sub-list for field type_name
+	59,  // 75: weir.admin.v1.Grant.from:type_name -> google.protobuf.Timestamp
+	46,  // 76: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
+	46,  // 77: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
+	46,  // 78: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
+	9,   // 79: weir.admin.v1.GrantResponse.rule:type_name -> weir.admin.v1.Rule
+	39,  // 80: weir.admin.v1.GrantResponse.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	49,  // 81: weir.admin.v1.GrantResponse.limits:type_name -> weir.admin.v1.GrantedLimit
+	7,   // 82: weir.admin.v1.GrantedLimit.before:type_name -> weir.admin.v1.Limit
+	7,   // 83: weir.admin.v1.GrantedLimit.after:type_name -> weir.admin.v1.Limit
+	46,  // 84: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
+	46,  // 85: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
+	7,   // 86: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
+	10,  // 87: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
+	1,   // 88: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
+	15,  // 89: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
+	17,  // 90: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
+	23,  // 91: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
+	19,  // 92: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
+	21,  // 93: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
+	34,  // 94: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
+	43,  // 95: weir.admin.v1.AdminService.ListUsage:input_type -> weir.admin.v1.ListUsageRequest
+	40,  // 96: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
+	47,  // 97: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
+	50,  // 98: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
+	52,  // 99: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
+	54,  // 100: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
+	29,  // 101: weir.admin.v1.AdminService.Status:input_type -> weir.admin.v1.StatusRequest
+	27,  // 102: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
+	16,  // 103: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
+	18,  // 104: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
+	24,  // 105: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
+	20,  // 106: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
+	22,  // 107: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
+	35,  // 108: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
+	44,  // 109: weir.admin.v1.AdminService.ListUsage:output_type -> weir.admin.v1.ListUsageResponse
+	41,  // 110: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
+	48,  // 111: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
+	51,  // 112: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
+	53,  // 113: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
+	55,  // 114: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
+	30,  // 115: weir.admin.v1.AdminService.Status:output_type -> weir.admin.v1.StatusResponse
+	28,  // 116: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
+	103, // [103:117] is the sub-list for method output_type
+	89,  // [89:103] is the sub-list for method input_type
+	89,  // [89:89] is the sub-list for extension type_name
+	89,  // [89:89] is the sub-list for extension extendee
+	0,   // [0:89] is the sub-list for field type_name
 }
 
 func init() { file_weir_admin_v1_admin_proto_init() }
@@ -5448,6 +5487,7 @@ func file_weir_admin_v1_admin_proto_init() {
 		(*Grant_RequestsPerUnit)(nil),
 		(*Grant_Factor)(nil),
 		(*Grant_Unlimited)(nil),
+		(*Grant_Add)(nil),
 	}
 	file_weir_admin_v1_admin_proto_msgTypes[50].OneofWrappers = []any{}
 	type x struct{}

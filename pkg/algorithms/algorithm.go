@@ -100,6 +100,9 @@ func (a Algorithm) Plain() Algorithm {
 // HasCalendar reports whether the algorithm counts in windows of a [Calendar].
 func (a Algorithm) HasCalendar() bool { return a == CalendarWindow || a == CalendarCounter }
 
+// CalendarAlgorithms returns the algorithms that count in windows of a [Calendar].
+func CalendarAlgorithms() []Algorithm { return []Algorithm{CalendarWindow, CalendarCounter} }
+
 // Names returns the names of all algorithms as rule files write them, separated by ", ".
 func Names() string {
 	var names []string

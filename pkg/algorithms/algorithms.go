@@ -284,6 +284,18 @@ func GiveBack(was, l Limit, s State, charged, now Instant, hits uint32) (State, 
 	return s, was
 }
 
+// Late charges hits as of an earlier instant, also beyond the limit, and returns the next state. Now
+// is the instant of the charge. The limit must have windows of a [Calendar]. Hits of a window that
+// weighs nothing at now change nothing.
+func Late(l Limit, s State, at, now Instant, hits int64) State {
+	if k, ok := statefulOf(l.Algorithm).(interface {
+		late(l Limit, s State, at, now Instant, hits int64) State
+	}); ok {
+		return k.late(l, s, min(at, now), now, hits)
+	}
+	return s
+}
+
 // windowed is an algorithm that counts hits in windows.
 type windowed interface {
 	giveBack(l Limit, s State, charged, now Instant, hits uint64) State // see GiveBack; s is not unused

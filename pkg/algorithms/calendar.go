@@ -67,6 +67,8 @@ const day = 24 * time.Hour
 type Calendar struct {
 	spec CalendarSpec
 	last atomic.Pointer[span] // found last; nil before the first
+
+	around atomic.Pointer[[4]Instant] // found last by Around
 }
 
 // span is a window and the one before.
@@ -105,6 +107,19 @@ func (c *Calendar) Window(now Instant) (start, end Instant) {
 		return w.before, w.start
 	}
 	return w.start, w.end
+}
+
+// Around returns the starts of four windows: of the one before the window of an instant, of that
+// window, and of the next two. The calendar must not begin windows with first hits. Around seldom
+// allocates, as Window.
+func (c *Calendar) Around(now Instant) [4]Instant {
+	all := c.around.Load()
+	if all == nil || now < all[1] || now >= all[2] {
+		w := c.find(now)
+		all = &[4]Instant{w.before, w.start, w.end, c.find(w.end).end}
+		c.around.Store(all)
+	}
+	return *all
 }
 
 func (c *Calendar) find(now Instant) *span {

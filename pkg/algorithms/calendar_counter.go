@@ -35,8 +35,8 @@ func stretchesOf(s State) stretches {
 	}
 }
 
-func (calendarCounter) at(l Limit, s State, now Instant) stretches {
-	if s.Unused() {
+func (c calendarCounter) at(l Limit, s State, now Instant) stretches {
+	if s.Unused() || c.idleAt(l, s) <= now {
 		start, end := l.window(now)
 		return stretches{now: now, start: start, length: wholeSeconds(start, end), spent: past(start, now)}
 	}
@@ -44,7 +44,7 @@ func (calendarCounter) at(l Limit, s State, now Instant) stretches {
 	w.now = max(now, w.start)
 	if end := w.end(); w.now >= end && end > w.start {
 		start, next := l.window(w.now)
-		if l.begins() && past(end, w.now) < uint64(l.Period) {
+		if l.begins() && past(end, w.now) < min(uint64(l.Period), w.length) {
 			start, next = end, end.Add(l.Period)
 		}
 		before, previous := w.length, w.current
@@ -202,9 +202,33 @@ func (c calendarCounter) giveBack(l Limit, s State, charged, now Instant, hits u
 	return w.state()
 }
 
-func (c calendarCounter) idleAt(l Limit, s State) Instant {
+// late charges hits as of an earlier instant, see [Late].
+func (c calendarCounter) late(l Limit, s State, at, now Instant, hits int64) State {
+	w := c.at(l, s, now)
+	if at >= w.start || l.begins() && s.Unused() {
+		s, _ = c.take(l, s, at, hits, true)
+		return s
+	}
+	if w.before == 0 && !l.begins() { // no hit of the window before is known
+		if from, end := l.window(at); end == w.start {
+			w.before = wholeSeconds(from, end)
+		}
+	}
+	if past(at, w.start) > w.before {
+		return s
+	}
+	w.previous = min(w.previous+uint64(hits), 2*uint64(l.Requests))
+	return w.state()
+}
+
+// idleAt is later than the reset where the next window is shorter. Under another calendar the hits
+// may still weigh then.
+func (c calendarCounter) idleAt(_ Limit, s State) Instant {
 	w := stretchesOf(s)
-	return s.last.Add(saturate(w.reset(l)))
+	if w.current > 0 {
+		return w.end().after(w.length)
+	}
+	return w.start.after(min(w.before, w.length))
 }
 
 func (calendarCounter) change(_, _ Limit, s State, _ Instant) State { return s }

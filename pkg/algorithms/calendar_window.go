@@ -32,7 +32,7 @@ func (calendarWindow) at(l Limit, s State, now Instant) stretch {
 		return stretch{now: now, start: s.last, end: end, count: s.a}
 	}
 	start, end := l.window(now)
-	return stretch{now: now, start: max(start, Instant(s.b)), end: end}
+	return stretch{now: now, start: start, end: end}
 }
 
 // state returns the state of a key. A key with a count of 0 is as never used.
@@ -120,6 +120,21 @@ func (calendarWindow) record(_ Limit, s State) numbers {
 
 func (calendarWindow) restore(l Limit, n numbers) (State, Limit) {
 	return stretch{start: instantOf(n[0]), count: n[1], end: instantOf(n[2])}.state(), l
+}
+
+// late charges hits as of an earlier instant, see [Late].
+func (c calendarWindow) late(l Limit, s State, at, now Instant, hits int64) State {
+	if !s.Unused() && at < Instant(s.b) {
+		if at < s.last || now >= Instant(s.b) {
+			return s
+		}
+		s, _ = c.take(l, s, now, hits, true)
+		return s
+	}
+	if _, end := l.window(at); now < end {
+		s, _ = c.take(l, s, at, hits, true)
+	}
+	return s
 }
 
 // window returns the window that the first hit of a key at now falls into: start <= now < end. A

@@ -16,3 +16,7 @@ func (l Limit) Window(now Instant) (start, end Instant, ok bool) {
 
 // HasWindows reports whether the count of a key begins anew with each window.
 func (a Algorithm) HasWindows() bool { return a == FixedWindow || a == CalendarWindow }
+
+// WindowOf returns the window of an instant under a limit with windows, also of a sliding count. A
+// hit at the instant begins a window of first hits.
+func (l Limit) WindowOf(now Instant) (start, end Instant) { return l.window(now) }

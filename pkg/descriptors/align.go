@@ -106,9 +106,6 @@ func (t *tree) readAlign(fs fields, l *Limit) {
 	if l.Algorithm != 0 && !can {
 		t.fail(at, "is for fixed_window and sliding_window_counter only, must be left out for %s", l.Algorithm)
 	}
-	if t.options.Granularity > 0 {
-		t.fail(at, "needs --store memory: windows of a calendar are not yet kept in Redis")
-	}
 	if len(t.errs) > before || !can || l.Period == 0 {
 		return
 	}

@@ -34,13 +34,13 @@ func changed(key string, l algorithms.Limit, before ...algorithms.Limit) store.C
 
 // keyUnder returns a key with the limit as its end, as keys of rules have.
 func keyUnder(key string, l algorithms.Limit) string {
-	return fmt.Sprintf("%s#%v/%v", key, l.Algorithm, l.Period)
+	return fmt.Sprintf("%s#%d/%v", key, uint8(l.Algorithm), l.Period)
 }
 
 func carryThereAndBack(t *testing.T, e Env) {
-	for _, a := range algorithms.RateAlgorithms() {
-		for _, b := range algorithms.RateAlgorithms() {
-			key := fmt.Sprint(a, " ", b)
+	for _, a := range everyRate() {
+		for _, b := range everyRate() {
+			key := fmt.Sprint(uint8(a), " ", uint8(b))
 			from, to := limit(a, 10), algorithms.Limit{Algorithm: b, Requests: 100, Period: time.Hour}
 			c := charge(keyUnder(key, from), from)
 			c.Hits = 4
@@ -67,9 +67,9 @@ func isBucket(a algorithms.Algorithm) bool {
 }
 
 func deniedStaysDenied(t *testing.T, e Env) {
-	for _, a := range algorithms.RateAlgorithms() {
-		for _, b := range algorithms.RateAlgorithms() {
-			key := fmt.Sprint(a, " ", b)
+	for _, a := range everyRate() {
+		for _, b := range everyRate() {
+			key := fmt.Sprint(uint8(a), " ", uint8(b))
 			from, to := limit(a, 5), algorithms.Limit{Algorithm: b, Requests: 5, Period: time.Hour}
 			c := charge(keyUnder(key, from), from)
 			c.Hits = 5

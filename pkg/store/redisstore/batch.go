@@ -29,6 +29,7 @@ type batch struct {
 	states  []keyState
 	all     []group
 	pairs   []pair // of limits that replaced others
+	windows []*algorithms.Calendar
 	charges int    // of all transactions
 	count   uint64 // of transactions
 }
@@ -73,6 +74,8 @@ func (b *batch) reset() {
 	clear(b.all)
 	clear(b.pairs)
 	b.pairs = b.pairs[:0]
+	clear(b.windows)
+	b.windows = b.windows[:0]
 	b.until, b.last, b.life = time.Time{}, time.Time{}, 0
 	b.keys, b.states, b.all, b.charges, b.count = b.keys[:0], b.states[:0], b.all[:0], 0, 0
 }
@@ -195,8 +198,11 @@ func (b *batch) request(now, deadline int64) []byte {
 				f = c.fixes[n]
 			}
 			algorithm, capacity := byte(c.charges[n].Limit.Algorithm), c.charges[n].Limit.Capacity()
-			if c.counters[n] {
+			switch {
+			case c.counters[n]:
 				algorithm, capacity = counterNumber, b.server.jitter()
+			case c.charges[n].Limit.Algorithm.HasCalendar():
+				capacity = b.calendar(c.charges[n].Limit.Calendar)
 			}
 			r = appendCharge(r, c.places[n], &c.charges[n], algorithm, capacity, last >= 0 && c.charges[last].Rule == c.charges[n].Rule, f)
 			if len(c.holds) > 0 {
@@ -254,14 +260,13 @@ func (c *call) appendHold(b []byte, i int) []byte {
 }
 
 // finish gives each call its decisions from the script's answer. finish returns the instant of the
-// answer, and whether the deadline had passed. If so, the script did nothing and no call has
-// decisions.
-func (b *batch) finish(answer string) (us int64, tooLate bool, err error) {
+// answer, and the first byte: done, or why the script did nothing. Then no call has decisions.
+func (b *batch) finish(answer string) (us int64, status byte, err error) {
 	r := reader{rest: answer}
-	tooLate = r.uint(1) == late
+	status = byte(r.uint(1))
 	us = int64(r.uint(8))
-	if tooLate {
-		return us, true, r.check()
+	if status != done {
+		return us, status, r.check()
 	}
 	for i := range b.states {
 		b.states[i].raw = r.bytes(int(r.uint(1)))
@@ -284,7 +289,7 @@ func (b *batch) finish(answer string) (us int64, tooLate bool, err error) {
 			b.server.seeds.learn(b.keys[place], &p.kept, now)
 		}
 	}
-	return us, false, r.check()
+	return us, done, r.check()
 }
 
 // learnCorrection has the seeds follow hits that the script has charged or given back: its answer

@@ -30,7 +30,7 @@ func benchKey(n int) []byte {
 // BenchmarkTake is a decision of Redis on one of some keys while so many callers wait for theirs.
 // tx/call is how many of them share a call of the script.
 func BenchmarkTake(b *testing.B) {
-	for _, a := range algorithms.RateAlgorithms() {
+	for _, a := range everyRate() {
 		benchTakes(b, a.String(), benchLimit(a), Options{})
 	}
 	benchTakes(b, "counter", benchLimit(algorithms.FixedWindow), Options{Counters: Counters{Name: descriptors.AppendOriginalKey}})

@@ -30,7 +30,7 @@ func ownFormers(formers []store.Former) []store.Former {
 // are kept as records or lists, in one slot.
 func (n *names) carries(from, to *store.Charge) bool {
 	for _, c := range []*store.Charge{from, to} {
-		if c.Limit.Algorithm == algorithms.Concurrency || c.Limit.Algorithm.HasCalendar() || n.isCounter(c) {
+		if c.Limit.Algorithm == algorithms.Concurrency || n.isCounter(c) {
 			return false
 		}
 	}
@@ -96,18 +96,22 @@ func (b *batch) appendPairs(r []byte) []byte {
 		if r = append(r, 0); p.both {
 			r[len(r)-1] = 1
 		}
-		r = appendSide(r, p.places[0], p.places[1], &p.from.Limit)
-		r = appendSide(r, p.places[2], p.places[3], &p.to.Limit)
+		r = b.appendSide(r, p.places[0], p.places[1], &p.from.Limit)
+		r = b.appendSide(r, p.places[2], p.places[3], &p.to.Limit)
 	}
 	return r
 }
 
-func appendSide(r []byte, key, mark int, l *algorithms.Limit) []byte {
+func (b *batch) appendSide(r []byte, key, mark int, l *algorithms.Limit) []byte {
 	r[17+int(l.Algorithm)] = 1
 	r = binary.LittleEndian.AppendUint32(r, uint32(key)+1)
 	r = binary.LittleEndian.AppendUint32(r, uint32(mark)+1)
 	r = append(r, byte(l.Algorithm))
 	r = binary.LittleEndian.AppendUint32(r, l.Requests)
-	r = binary.LittleEndian.AppendUint32(r, l.Capacity())
+	capacity := l.Capacity()
+	if l.Algorithm.HasCalendar() {
+		capacity = b.calendar(l.Calendar)
+	}
+	r = binary.LittleEndian.AppendUint32(r, capacity)
 	return appendInt(r, int64(l.Period/Granularity), 7)
 }

@@ -17,7 +17,7 @@ import (
 // Redis's clock is known to a round trip only.
 func TestFloodIsAllowedAtItsRetryInstantByRedisClock(t *testing.T) {
 	s := front(t, open(t, urlOf("redis", shared(t).Address()), Options{}), time.Minute)
-	for _, a := range algorithms.RateAlgorithms() {
+	for _, a := range everyRate() {
 		c := hit("k", algorithms.Limit{Algorithm: a, Requests: 2, Period: 40 * time.Millisecond})
 		c.Hits = 2
 		for range 5 {
@@ -49,8 +49,8 @@ func storm(goroutines, times int, do func(goroutine int)) {
 }
 
 func TestOtherLimitsOfADeniedRequestAreAnsweredFromMemory(t *testing.T) {
-	for _, a := range algorithms.RateAlgorithms() {
-		for _, b := range algorithms.RateAlgorithms() {
+	for _, a := range everyRate() {
+		for _, b := range everyRate() {
 			t.Run(fmt.Sprint(a, "_and_", b), func(t *testing.T) {
 				redis, clock := given(t, Options{})
 				s := front(t, redis, time.Hour)
@@ -75,7 +75,7 @@ func TestOtherLimitsOfADeniedRequestAreAnsweredFromMemory(t *testing.T) {
 }
 
 func TestTwoSidecarsShareOneLimit(t *testing.T) {
-	for _, a := range algorithms.RateAlgorithms() {
+	for _, a := range everyRate() {
 		one := open(t, urlOf("redis", shared(t).Address()), Options{})
 		two := open(t, urlOf("redis", shared(t).Address()), Options{Prefix: one.main.prefix})
 		sidecars := []store.Store{front(t, one, time.Second), front(t, two, time.Second)}

@@ -141,7 +141,10 @@ func story(world []recorded) string {
 		if concerns {
 			text += fmt.Sprintf("\n%d at %d, %d:", i, q.now, q.op)
 			for n, c := range q.charges {
-				text += fmt.Sprintf("\n\t%s %+v hits %d rule %d mode %d counted %v: %+v", c.Key, c.Limit, c.Hits, c.Rule, c.Mode, c.CountRejected, q.decisions[n])
+				text += fmt.Sprintf("\n\t%s %+v hits %d rule %d mode %d counted %v", c.Key, c.Limit, c.Hits, c.Rule, c.Mode, c.CountRejected)
+				if q.op != opReset {
+					text += fmt.Sprintf(": %+v", q.decisions[n])
+				}
 			}
 		}
 	}
@@ -213,7 +216,7 @@ func differ(t *testing.T, urls []string, o Options, maxAge time.Duration, worlds
 				}
 				err := replay(t, s, asking, c, world)
 				if err != nil {
-					t.Errorf("%.400s\nin short: %v", err, shrink(t, fresh, world))
+					t.Errorf("%.400s ... %s\nin short: %v", err, lastOf(err), shrink(t, fresh, world))
 				} else if err := after(t, s, world); err != nil {
 					t.Error(err)
 				}
@@ -237,3 +240,5 @@ func TestRandomTransactionsAreDecidedAsByTheModel(t *testing.T) {
 func TestRandomTransactionsAreDecidedAsByTheModelInACluster(t *testing.T) {
 	differ(t, urlOf("redis-cluster", sharedCluster(t).Addresses()...), Options{}, 0, race.Scale(40), 250, holdsWhat)
 }
+
+func lastOf(err error) string { s := err.Error(); return s[max(0, len(s)-1800):] }

@@ -42,7 +42,7 @@ func told(t *testing.T, s *Store) {
 func TestHitsDecidedWhileRedisStandsStillAreCharged(t *testing.T) {
 	r := ownRedis(t)
 	s := open(t, urlOf("redis", r.Address()), Options{})
-	for _, a := range algorithms.RateAlgorithms() {
+	for _, a := range everyRate() {
 		for _, together := range []bool{false, true} {
 			c := hit(fmt.Sprint("k", together), perAge(a, 100))
 			settled(t, s, c)
@@ -106,7 +106,7 @@ func TestHitsDecidedWhileRedisWritesNothingAreChargedOnce(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for _, a := range algorithms.RateAlgorithms() {
+			for _, a := range everyRate() {
 				c := hit("k", perAge(a, 100))
 				settled(t, s, c)
 				do(refuse[0])
@@ -136,7 +136,7 @@ func TestHitsOfARequestOverTwoServersAreChargedOnBoth(t *testing.T) {
 	patient := open(t, urlOf("redis", shared(t).Address()), o) // for questions that a busy machine must answer
 	o.Timeout, o.Prefix = 100*time.Millisecond, patient.main.prefix
 	s := open(t, urlOf("redis", shared(t).Address()), o)
-	for _, a := range algorithms.RateAlgorithms() {
+	for _, a := range everyRate() {
 		day, second := hit("day", perAge(a, 100)), hit("second", algorithms.Limit{Algorithm: a, Requests: 100, Period: time.Second})
 		second.Rule = 1
 		settled(t, s, day)

@@ -18,7 +18,7 @@ import (
 // requests of the same batch have their answers.
 func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 	s, _ := given(t, Options{})
-	for _, a := range algorithms.RateAlgorithms() {
+	for _, a := range everyRate() {
 		for what, set := range map[string][]string{
 			"a short text":  {"SET", "", "x"},
 			"an empty text": {"SET", "", ""},
@@ -33,7 +33,7 @@ func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 			"a set":         {"SADD", "", "x"},
 		} {
 			t.Run(fmt.Sprint(a, "/", what), func(t *testing.T) {
-				c, other := hit("k "+what, perAge(a, 10)), hit(fmt.Sprint("other ", a, what), perAge(algorithms.FixedWindow, 10))
+				c, other := hit("k "+what, perAge(a, 10)), hit(fmt.Sprint("other ", uint8(a), what), perAge(algorithms.FixedWindow, 10))
 				set[1] = s.name(&c)
 				if err := command(t, s, set...).Error(); err != nil {
 					t.Fatal(err)
@@ -82,7 +82,7 @@ func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 // Redis has certainly not charged hits of such a key, so each try is as good as the first.
 func TestHitsThatAForeignValueRefusesCountOnce(t *testing.T) {
 	s, clock := given(t, Options{})
-	for _, a := range algorithms.RateAlgorithms() {
+	for _, a := range everyRate() {
 		t.Run(a.String(), func(t *testing.T) {
 			c := hit("refused", perAge(a, 100))
 			c.Hits = 3

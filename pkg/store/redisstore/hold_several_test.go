@@ -28,7 +28,7 @@ func TestHitsOfAReservedHolderComeBackOnce(t *testing.T) {
 	} {
 		for _, counters := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, counters %v", test.name, counters), func(t *testing.T) {
-				for _, a := range algorithms.Algorithms() {
+				for _, a := range everyAlgorithm() {
 					{
 						o := Options{}
 						if counters {
@@ -80,7 +80,7 @@ func TestHoldersOfARequestThatFailedAreRepaired(t *testing.T) {
 	} {
 		for _, first := range []bool{false, true} { // the store is told before it settles the reservation
 			t.Run(fmt.Sprintf("%s, first %v", test.name, first), func(t *testing.T) {
-				for _, a := range algorithms.Algorithms() {
+				for _, a := range everyAlgorithm() {
 					s, c := given(t, Options{})
 					l := limitOfTen(a)
 					wants(t, true, s, begin("k", l, "other", 4))

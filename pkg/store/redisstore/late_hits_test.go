@@ -12,7 +12,7 @@ import (
 // Hits that Redis is told of later leave no more room than hits that it was told of at once, at
 // each later instant.
 func TestHitsChargedLaterLeaveNoMoreRoomThanHitsChargedAtOnce(t *testing.T) {
-	for _, a := range algorithms.RateAlgorithms() {
+	for _, a := range everyRate() {
 		for seed := range uint64(12) {
 			t.Run(fmt.Sprint(a, "_", seed), func(t *testing.T) {
 				r := newRand(seed)
@@ -86,7 +86,7 @@ func TestHitsGivenBackToABucketAreThoseOfTheirInstant(t *testing.T) {
 
 // A told state has the hits that Redis does not know of.
 func TestToldStatesHaveTheHitsThatAreOwed(t *testing.T) {
-	for _, a := range algorithms.RateAlgorithms() {
+	for _, a := range everyRate() {
 		s, _ := given(t, Options{})
 		c := hit("k", perAge(a, 10))
 		wants(t, true, s, c)

@@ -52,7 +52,7 @@ func TestRequestThatArrivesTooLateIsNotCharged(t *testing.T) {
 	const timeout = 30 * time.Millisecond
 	patient := open(t, urlOf("redis", r.Address()), Options{}) // for requests that a busy machine must answer
 	s := open(t, urlOf("redis", r.Address()), Options{Timeout: timeout, Prefix: patient.main.prefix})
-	for _, a := range algorithms.RateAlgorithms() {
+	for _, a := range everyRate() {
 		c := hit("k", perAge(a, 100))
 		settled(t, s, c)
 		wants(t, true, patient, c)

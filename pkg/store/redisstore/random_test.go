@@ -25,14 +25,52 @@ func families(r *rand.Rand, name string, n int) []family {
 	for i := range all {
 		f := &all[i]
 		f.key = fmt.Sprintf("%s %d", name, i)
-		a := algorithms.RateAlgorithms()[r.IntN(len(algorithms.RateAlgorithms()))]
+		all := append(algorithms.RateAlgorithms(), algorithms.CalendarAlgorithms()...)
+		a := all[r.IntN(len(all))]
 		period := randomPeriod(r)
-		f.limits = append(f.limits, randomLimit(r, a, period))
-		for range r.IntN(3) { // a fleet may run old and new rules at once
-			f.limits = append(f.limits, randomLimit(r, a, period))
+		if a.HasCalendar() {
+			period = max(time.Second, period.Truncate(time.Second))
+		}
+		c := randomCalendar(r, a)
+		for range 1 + r.IntN(3) { // a fleet may run old and new rules at once
+			l := randomLimit(r, a, period)
+			if l.Calendar = c; r.IntN(8) == 0 {
+				l.Calendar = randomCalendar(r, a)
+			}
+			f.limits = append(f.limits, l)
 		}
 	}
 	return all
+}
+
+// randomCalendar returns a calendar for an algorithm that needs one, mostly.
+func randomCalendar(r *rand.Rand, a algorithms.Algorithm) *algorithms.Calendar {
+	if !a.HasCalendar() || r.IntN(8) == 0 {
+		return nil
+	}
+	if r.IntN(4) == 0 {
+		return calendarOf(algorithms.CalendarSpec{Unit: algorithms.CalendarDay, Count: 1, FirstHit: true})
+	}
+	spec := algorithms.CalendarSpec{
+		Unit: algorithms.CalendarDay + algorithms.CalendarUnit(r.IntN(4)), Count: 1 + r.Uint32N(3),
+		Zone: time.FixedZone("", r.IntN(100_000)-50_000), At: time.Duration(r.IntN(86_400)) * time.Second,
+	}
+	switch spec.Unit {
+	case algorithms.CalendarWeek:
+		spec.Starts = time.Weekday(r.IntN(7))
+	case algorithms.CalendarMonth, algorithms.CalendarYear:
+		spec.Day = uint8(1 + r.IntN(31))
+	default:
+	}
+	return calendarOf(spec)
+}
+
+func calendarOf(s algorithms.CalendarSpec) *algorithms.Calendar {
+	c, err := algorithms.NewCalendar(s)
+	if err != nil {
+		panic(err)
+	}
+	return c
 }
 
 // randomPeriod returns a period in whole microseconds.
@@ -142,4 +180,14 @@ func randomPause(r *rand.Rand, l algorithms.Limit, d algorithms.Decision, now al
 		return pause.Truncate(Granularity)
 	}
 	return (pause + Granularity - 1).Truncate(Granularity)
+}
+
+// everyRate returns every algorithm with a period, with or without a calendar.
+func everyRate() []algorithms.Algorithm {
+	return append(algorithms.RateAlgorithms(), algorithms.CalendarAlgorithms()...)
+}
+
+// everyAlgorithm returns everyRate and concurrency.
+func everyAlgorithm() []algorithms.Algorithm {
+	return append(algorithms.Algorithms(), algorithms.CalendarAlgorithms()...)
 }

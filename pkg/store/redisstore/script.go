@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,18 +55,24 @@ func scriptOf(further ...string) (string, error) {
 		read(name)
 		fmt.Fprintf(&script, "algorithms[%d] = algorithm\nend\n", number)
 	}
-	all := algorithms.Algorithms()
-	last := int(all[len(all)-1])
+	all := append(algorithms.Algorithms(), algorithms.CalendarAlgorithms()...)
+	last := int(slices.Max(all))
+	calendars := "false"
 	fmt.Fprintf(&script, "local BACK = %d\n", farthestBack/Granularity)
 	script.WriteString("local now, deadline, general")
 	for n := range last + 1 {
 		fmt.Fprintf(&script, ", uses_%d", n)
 	}
 	fmt.Fprintf(&script, " = struct.unpack('<I8I8I1I1%s', ARGV[1])\n", strings.Repeat("I1", last))
+	for _, a := range algorithms.CalendarAlgorithms() {
+		calendars += fmt.Sprintf(" or uses_%d == 1", a)
+	}
+	fmt.Fprintf(&script, "local uses_calendars = %s\n", calendars)
 	read("request")
+	read("calendars")
 	algorithm("counter", counterNumber, "")
 	for _, a := range all {
-		algorithm(a.String(), int(a), a.Layout())
+		algorithm(fileOf(a), int(a), a.Layout())
 	}
 	for _, part := range further {
 		read(part)
@@ -74,6 +81,18 @@ func scriptOf(further ...string) (string, error) {
 		errs = append(errs, fmt.Errorf("algorithm %d: must be at most %d", last, maxAlgorithms-1))
 	}
 	return script.String(), errors.Join(errs...)
+}
+
+// fileOf returns the name of an algorithm's part of the script.
+func fileOf(a algorithms.Algorithm) string {
+	switch a {
+	case algorithms.CalendarWindow:
+		return "calendar_window"
+	case algorithms.CalendarCounter:
+		return "calendar_counter"
+	default:
+		return a.String()
+	}
 }
 
 // action is the way in which the script handles a transaction.
@@ -113,6 +132,8 @@ type fix struct {
 const (
 	done = 0
 	late = 1 // the deadline had passed, and the script did nothing
+
+	otherTime = 2 // the windows of a calendar are of another time, and the script did nothing
 )
 
 var errReply = errors.New("the script's answer cannot be read")

@@ -32,7 +32,7 @@ func TestRandomTransactionsOverTwoServersAreDecidedAsByTheModel(t *testing.T) {
 
 func TestLimitsOfASecondAreKeptElsewhere(t *testing.T) {
 	s, _ := given(t, Options{Seconds: elsewhere(t)})
-	for _, a := range algorithms.RateAlgorithms() {
+	for _, a := range everyRate() {
 		second, minute := hit(fmt.Sprint("second ", a), perAge(a, 5)), hit(fmt.Sprint("minute ", a), perAge(a, 5))
 		second.Limit.Period, minute.Limit.Period, minute.Rule = time.Second, time.Minute, 1
 		wants(t, true, s, second, minute)

@@ -13,13 +13,14 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/weirproxy/weir/internal/redis"
+	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
 // Reasons why a request was certainly not charged.
 var (
 	errLate     = fmt.Errorf("redis received the request after its deadline, and did not charge it: %w", context.DeadlineExceeded)
-	errStepped  = errors.New("redis refused the request as too late: its clock jumped ahead")
+	errStepped  = errors.New("redis refused the request as of another time: its clock jumped")
 	errReleased = fmt.Errorf("redis answers nothing, the request waits no longer: %w", context.DeadlineExceeded)
 	errClosed   = fmt.Errorf("%w: closed", ErrUnavailable)
 )
@@ -135,15 +136,26 @@ func (s *server) execute(f *flight, batches []*batch, patient bool) (heard bool)
 }
 
 func (s *server) evalsha(client rueidis.Client, b *batch, begun time.Time) rueidis.Completed {
-	return client.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(b.keys))).Key(b.keys...).Arg(s.request(b, begun)).Build()
+	return client.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(b.keys))).Key(b.keys...).Arg(s.arguments(b, begun)...).Build()
 }
 
 func (s *server) eval(client rueidis.Client, b *batch, begun time.Time) rueidis.Completed {
-	return client.B().Eval().Script(s.script).Numkeys(int64(len(b.keys))).Key(b.keys...).Arg(s.request(b, begun)).Build()
+	return client.B().Eval().Script(s.script).Numkeys(int64(len(b.keys))).Key(b.keys...).Arg(s.arguments(b, begun)...).Build()
 }
 
-func (s *server) request(b *batch, begun time.Time) string {
-	return rueidis.BinaryString(b.request(s.givenNow(), s.deadline(b, begun)))
+// arguments returns the request, and the windows of its calendars if it has some.
+func (s *server) arguments(b *batch, begun time.Time) []string {
+	request := rueidis.BinaryString(b.request(s.givenNow(), s.deadline(b, begun)))
+	if len(b.windows) == 0 {
+		return []string{request}
+	}
+	now := algorithms.Instant(0)
+	if s.given != nil {
+		now = s.given()
+	} else if now = instant(uint64(s.clock.at(b.slot(), time.Now()))); now == 0 {
+		now = algorithms.Instant(time.Now().UnixNano())
+	}
+	return []string{request, rueidis.BinaryString(b.appendCalendars(nil, now))}
 }
 
 // conclude ends the calls of a batch after the answer. A server without the script gets the script.
@@ -174,7 +186,7 @@ func (s *server) conclude(
 			b.end(s.connection.Report(err), unapplied(err) || foreign(err) && b.writesLast())
 			return
 		}
-		us, tooLate, err := b.finish(reply)
+		us, status, err := b.finish(reply)
 		if err != nil {
 			b.end(err, false)
 			return
@@ -183,8 +195,8 @@ func (s *server) conclude(
 		if !now.After(end) {
 			p.answered(now, begun)
 		}
-		stepped := s.learn(b.slot(), us, begun, now)
-		if !tooLate {
+		stepped := s.learn(b.slot(), us, begun, now) || status == otherTime
+		if status == done {
 			break
 		}
 		if b = s.again(b, stepped, begun, now, late > 1 || ctx.Err() != nil); b == nil {

@@ -31,6 +31,11 @@ func (k *kept) correct(c *store.Charge, at, now algorithms.Instant) {
 	switch l := c.Limit; l.Algorithm {
 	case algorithms.FixedWindow, algorithms.SlidingWindowCounter:
 		older = window(l.Period, last) - window(l.Period, at)
+	case algorithms.CalendarWindow, algorithms.CalendarCounter:
+		if c.Hits >= 0 {
+			k.state, k.limit = algorithms.Late(l, k.state, at, now, c.Hits), l
+			return
+		}
 	default:
 		if c.Hits >= 0 {
 			break

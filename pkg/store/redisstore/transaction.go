@@ -395,7 +395,7 @@ func (t *transaction) settle() {
 		default:
 			at = t.appliedAt(i)
 			c.Hits -= t.hitsOf(i)
-			if c.Hits < 0 && !t.allowed(i) && c.Limit.Algorithm != algorithms.FixedWindow {
+			if c.Hits < 0 && !t.allowed(i) && !c.Limit.Algorithm.HasWindows() {
 				c.Hits = 0 // Redis may have counted fewer of the denied hits
 			}
 		}

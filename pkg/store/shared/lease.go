@@ -141,7 +141,7 @@ func (l *lease) unused(now time.Duration) (back [2]taken) {
 
 // returned notes in the last state that hits go back. A bucket gets fewer hits back.
 func (l *lease) returned(now time.Duration, back [2]taken) {
-	if l.bounds.window > 0 {
+	if l.bounds.window {
 		l.told.Take(l.limit, l.instant(now), -back[0].hits-back[1].hits, false)
 	}
 }
@@ -262,7 +262,7 @@ const (
 type bounds struct {
 	length time.Duration // of a lease, by the store's clock; 0: the limit is never leased
 	park   int64         // hits that a bucket must lack when a part is charged, beside its hits
-	window time.Duration // a lease ends with its aligned window of this length; 0: there is no window
+	window bool          // a lease ends with its window
 }
 
 // boundsOf returns the bounds of a valid limit. A log is never leased: hits of a log expire one by
@@ -272,11 +272,11 @@ func boundsOf(l algorithms.Limit) bounds {
 		return bounds{}
 	}
 	switch l.Algorithm {
-	case algorithms.FixedWindow, algorithms.SlidingWindowCounter:
-		if l.Period < slot {
+	case algorithms.FixedWindow, algorithms.SlidingWindowCounter, algorithms.CalendarWindow, algorithms.CalendarCounter:
+		if l.Period < slot || l.Calendar != nil && l.Calendar.FirstHit() { // the lease does not have the first hit's window
 			return bounds{}
 		}
-		return bounds{length: min(longest, l.Period), window: l.Period}
+		return bounds{length: min(longest, l.Period), window: true}
 	case algorithms.TokenBucket, algorithms.TokenBucketInteger:
 		b := bounds{length: min(longest, scale(l.Period, uint64(l.Capacity()), turns*uint64(l.Requests)))}
 		if b.length < shortest {
@@ -303,13 +303,10 @@ func scale(d time.Duration, x, y uint64) time.Duration {
 	return time.Duration(min(quotient, most))
 }
 
-// untilEnd returns the time from an instant to the end of its aligned window.
-func untilEnd(window time.Duration, at algorithms.Instant) time.Duration {
-	elapsed := time.Duration(at) % window
-	if elapsed < 0 {
-		elapsed += window
-	}
-	return window - elapsed
+// untilEnd returns the time from an instant to the end of its window.
+func untilEnd(l algorithms.Limit, at algorithms.Instant) time.Duration {
+	_, end := l.WindowOf(at)
+	return end.Sub(at)
 }
 
 const (
@@ -346,8 +343,8 @@ func (l *lease) want(now time.Duration, fleet int) int64 {
 	}
 	at := l.instant(now)
 	spent := l.bounds.length / waits
-	if w := l.bounds.window; w > 0 {
-		if spent = untilEnd(w, at); spent < shortest {
+	if l.bounds.window {
+		if spent = untilEnd(l.limit, at); spent < shortest {
 			return 0
 		}
 	}
@@ -396,9 +393,9 @@ func (l *lease) charged(begun, now time.Duration, d algorithms.Decision, told *s
 		return taken{}
 	}
 	at, length := told.Now, l.bounds.length
-	if w := l.bounds.window; w > 0 {
+	if l.bounds.window {
 		at, _, _ = told.State.Parts() // lies in the window that was charged, also where that is another clock's
-		length = min(length, untilEnd(w, told.Now))
+		length = min(length, untilEnd(l.limit, told.Now))
 	}
 	ends := begun + length - length/drift - slack
 	if fate == giveBack || ends <= now {

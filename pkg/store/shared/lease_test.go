@@ -320,7 +320,7 @@ func TestALeaseEndsByTheHoldersClockFromBeforeTheQuestion(t *testing.T) {
 func TestALeaseEndsWithItsWindow(t *testing.T) {
 	for _, a := range []algorithms.Algorithm{algorithms.FixedWindow, algorithms.SlidingWindowCounter} {
 		s := &shared{limit: algorithms.Limit{Algorithm: a, Requests: 1000, Period: time.Minute}, from: start()}
-		s.from = s.from.Add(untilEnd(time.Minute, s.from) - 300*time.Millisecond)
+		s.from = s.from.Add(untilEnd(algorithms.Limit{Period: time.Minute}, s.from) - 300*time.Millisecond)
 		l := s.hot(t, 0, 20)
 		ends := 300*time.Millisecond - 300*time.Millisecond/drift - slack
 		if l.first.left == 0 || l.first.ends != ends {

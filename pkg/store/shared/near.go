@@ -10,7 +10,7 @@ import (
 // leasable reports whether a charge may be decided from a lease.
 func leasable(c *store.Charge) bool {
 	return !c.Exact && c.Hold == nil && c.Hits >= 0 && (c.Mode == store.Enforce || c.Mode == store.Shadow) && c.Limit.Requests > 0 &&
-		c.Limit.Algorithm.HasState() && (!c.CountRejected || c.Limit.Algorithm == algorithms.FixedWindow)
+		c.Limit.Algorithm.HasState() && (!c.CountRejected || c.Limit.Algorithm.HasWindows())
 }
 
 // maxCharges is the most charges of a request that allotments decide, as each is compared with the

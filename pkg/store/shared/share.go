@@ -31,10 +31,13 @@ func isLocal(c *store.Charge) bool {
 
 // units returns the units of a hit under a limit. All numbers of the limit fit in units. A bucket
 // in whole tokens gains whole hits, and a sliding count counts whole hits of a denied request. So
-// their costs are rounded up to whole hits.
+// their costs are rounded up to whole hits. So are costs under a calendar: the numbers of its states
+// are not only hits.
 func units(l algorithms.Limit) uint32 {
-	if l.Algorithm == algorithms.TokenBucketInteger || l.Algorithm == algorithms.SlidingWindowCounter {
+	switch l.Algorithm {
+	case algorithms.TokenBucketInteger, algorithms.SlidingWindowCounter, algorithms.CalendarWindow, algorithms.CalendarCounter:
 		return 1
+	default:
 	}
 	return max(1, min(mostUnits, 1<<31/max(1, l.Requests, l.Burst)))
 }

@@ -148,7 +148,7 @@ func (s *Store) giveLocked(k *key, limit algorithms.Limit, now time.Duration, pa
 		if p.hits == 0 {
 			continue
 		}
-		if limit.Algorithm == algorithms.FixedWindow && k.told.Now != 0 && k.instant(now).Sub(p.at) >= untilEnd(limit.Period, p.at) {
+		if limit.Algorithm.HasWindows() && k.told.Now != 0 && k.instant(now).Sub(p.at) >= untilEnd(limit, p.at) {
 			k.shard.expired += uint64(p.hits) // the window is over, and its count with it
 			continue
 		}

@@ -126,7 +126,7 @@ func (h *Hits) takes(c *store.Charge, late *Late) bool {
 	case h.charge.Limit.Algorithm != l.Algorithm || h.charge.Limit.Period != l.Period:
 		return false
 	case windowed(l.Algorithm):
-		return h.at/algorithms.Instant(l.Period) == late.At/algorithms.Instant(l.Period)
+		return sameWindow(l, h.at, late.At)
 	case c.Hits < 0:
 		return h.back && h.at == late.At && h.fix == late.Fix
 	}
@@ -286,18 +286,30 @@ func (h *Hits) tidy(b *Book) (gone bool) {
 
 // windowed reports whether all hits of a window matter alike.
 func windowed(a algorithms.Algorithm) bool {
-	return a == algorithms.FixedWindow || a == algorithms.SlidingWindowCounter
+	return a == algorithms.FixedWindow || a == algorithms.SlidingWindowCounter || a.HasCalendar()
+}
+
+// sameWindow reports whether two instants lie in one window. Windows that begin with first hits
+// are not known here, so instants less than a period apart stand together.
+func sameWindow(l algorithms.Limit, x, y algorithms.Instant) bool {
+	if l.Calendar != nil && l.Calendar.FirstHit() {
+		return max(x, y)-min(x, y) < algorithms.Instant(l.Period)
+	}
+	start, _ := l.WindowOf(x)
+	other, _ := l.WindowOf(y)
+	return start == other
 }
 
 // ends returns the instant from which hits of a window or of a log, or hits to give back, do not
 // matter. A bucket in debt fills in two times the time of an empty one.
 func ends(l algorithms.Limit, at algorithms.Instant) algorithms.Instant {
-	if windowed(l.Algorithm) {
-		at -= at % algorithms.Instant(l.Period)
-	}
 	life := l.Period
+	if windowed(l.Algorithm) {
+		start, end := l.WindowOf(at)
+		at, life = start, end.Sub(start)
+	}
 	switch l.Algorithm {
-	case algorithms.SlidingWindowCounter:
+	case algorithms.SlidingWindowCounter, algorithms.CalendarCounter:
 		life *= 2
 	case algorithms.TokenBucket, algorithms.TokenBucketInteger:
 		life = gain(l, 2*uint64(l.Capacity()))

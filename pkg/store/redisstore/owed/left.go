@@ -29,10 +29,16 @@ type LeftCharge struct {
 }
 
 // Leave takes all that waits out of the book, for Return of a later process. Calls under way stay:
-// Redis may apply them after the end of this process.
+// Redis may apply them after the end of this process. Hits under a calendar are lost: no file has
+// calendars.
 func (b *Book) Leave(at Clocks) (all []Left) {
 	b.Look(time.Time{}, at, func(e Entry) {
-		if l := e.leave(at); len(l.Charges) > 0 {
+		l := e.leave(at)
+		if e.Charge().Limit.Calendar != nil {
+			for i := range l.Charges {
+				b.counts.lose(l.Charges[i].Hits)
+			}
+		} else if len(l.Charges) > 0 {
 			l.Key, l.Saved = e.Charge().Key, at
 			all = append(all, l)
 		}
@@ -121,6 +127,8 @@ func (l *Left) validate() error {
 	for i := range l.Charges {
 		c := &l.Charges[i]
 		switch h := c.Hold; {
+		case c.Limit.Calendar != nil:
+			return fmt.Errorf("charge %d: has a calendar", i)
 		case c.Limit.Validate() != nil:
 			return fmt.Errorf("charge %d: %w", i, c.Limit.Validate())
 		case min(c.At, c.Here) < 0 || max(c.Hits, -c.Hits) > algorithms.MaxHits || c.Hits == 0 && h == nil:

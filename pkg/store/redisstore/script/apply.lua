@@ -15,7 +15,7 @@ while position <= #request do
         was, is = list(KEYS[key], period, now), {0, 0, false}
       else
         was = redis.call('GET', KEYS[key])
-        is = was and read(by, was, period)
+        is = was and read(by, was, period, capacity)
       end
       before[key], kept_by[key], period_of[key] = was or '', by, period
     end

@@ -9,6 +9,7 @@ if carrying then
 
   local function side(key, mark, algorithm, requests, capacity, period)
     local s = {by = algorithms[algorithm], key = KEYS[key], mark = KEYS[mark], requests = requests, capacity = capacity, period = period}
+    s.most = s.by.calendar and requests or capacity
     local known = redis.call('GET', s.mark)
     s.mark_was = known or ''
     if s.by.open then
@@ -18,14 +19,14 @@ if carrying then
     end
     s.bucket = s.by.bucket
     local raw = redis.call('GET', s.key)
-    s.was, s.is, s.known = raw or '', raw and read(s.by, raw, period), known and read(s.by, known, period)
+    s.was, s.is, s.known = raw or '', raw and read(s.by, raw, period, capacity), known and read(s.by, known, period, capacity)
     return s
   end
 
   -- content returns the used hits of a state, and the rest in 1/period hits.
   local function content(s, state)
     if not state then return 0, 0 end
-    return s.by.content(state, s.period, now)
+    return s.by.content(state, s.period, now, s.capacity)
   end
 
   local function used(s, state)
@@ -58,9 +59,9 @@ if carrying then
     local g = s.list
     if not g then
       local whole, part = content(s, s.is)
-      if s.bucket and (whole > 0 or part > 0) then whole = whole + s.capacity - s.is[5] end
-      local free = s.capacity - whole
-      if whole < 0 then free = s.capacity elseif part > 0 then free = free - 1 end
+      if s.bucket and (whole > 0 or part > 0) then whole = whole + s.most - s.is[5] end
+      local free = s.most - whole
+      if whole < 0 then free = s.most elseif part > 0 then free = free - 1 end
       return math.max(0, math.min(hits, free))
     end
     hits = math.min(hits, s.requests)

@@ -5,7 +5,7 @@ if general % 4 >= 2 then
     key, algorithm, flags, requests, capacity, period, hits, position = unpack(CHARGE, request, position)
     local by = algorithms[algorithm]
     if flags < 32 then
-      if before[key] == nil then load(key, algorithm, period) end
+      if before[key] == nil then load(key, algorithm, period, capacity) end
       return {key = key, flags = flags, requests = requests, capacity = capacity, hits = hits}
     end
     local phase, record, book, at_most, at, from, name
@@ -28,7 +28,7 @@ if general % 4 >= 2 then
       end
       return c
     end
-    if before[key] == nil then load(key, algorithm, period) end
+    if before[key] == nil then load(key, algorithm, period, capacity) end
     if holders[record] == nil then
       local found = redis.call('MGET', KEYS[record], KEYS[book])
       holders[record] = recorded(found[1], book, found[2])
@@ -97,7 +97,7 @@ if general % 4 >= 2 then
         end
         flush(key)
         by.correct(before[key], c.requests, -hits, charged)
-      elseif by.back then -- a sliding count
+      elseif by.dated then -- a sliding count, or a window of a calendar
         state[key] = state[key] and by.correct(state[key], c.requests, c.capacity, c.period, now, -hits, charged)
       elseif not by.windows or floor(charged / c.period) == floor(at / c.period) then
         take(key, c.requests, c.capacity, -hits, true)

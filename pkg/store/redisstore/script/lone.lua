@@ -43,7 +43,7 @@ if general >= 16 and general % 4 < 2 then
       local found = redis.call('MGET', KEYS[key], KEYS[record], KEYS[book])
       if before[key] == nil then
         local was = found[1] or redis.call('GET', KEYS[key]) -- GET refuses a value of another type
-        before[key], state[key] = was or '', was and read(by, was, period)
+        before[key], state[key] = was or '', was and read(by, was, period, capacity)
         kept_by[key], period_of[key] = by, period
       end
       r = recorded(found[2], book, found[3])
@@ -69,7 +69,7 @@ if general >= 16 and general % 4 < 2 then
       local cost = hits > 0 and hits or 0
       local more = held and cost - r[2] or not r and cost or 0
       if more < 0 then
-        if by.back then -- a sliding count
+        if by.dated then -- a sliding count, or a window of a calendar
           s = s and by.correct(s, requests, capacity, period, now, more, r[3])
         elseif not by.windows or floor(r[3] / period) == floor(when / period) then
           s = by.take(s, requests, capacity, period, now, more, true)

@@ -15,7 +15,7 @@
 --   A holder: see records.lua.
 --
 -- The answer is binary.
---   I1 0; 1 if the deadline has passed. I8 instant.
+--   I1 0; 1 if the deadline has passed, 2 if the windows of a calendar are of another time. I8 instant.
 --   For each key I1 length and the value before. For lists the length is 0.
 --   For each transaction I4 how often the transaction was admitted, and a DECISION for each charge of a list.
 --   A DECISION: I1 allowed, I4 remaining, I8 retry and I8 reset in microseconds, I5 hits that a reservation put into the list, and I7
@@ -32,12 +32,13 @@
 --     an earlier instant. Negative hits are given back; was is the state at that instant without these hits.
 --   algorithm.merge(s, lost, period) returns a state that admits no more than either of two states of a key, or s if s does. Without
 --     merge the state counts that is idle later.
---   algorithm.content(s, period, now) returns the used hits, rounded down, and the rest in 1/period hits. algorithm.bucket is true if
+--   algorithm.content(s, period, now, capacity) returns the used hits, rounded down, and the rest in 1/period hits. algorithm.bucket is true if
 --     tokens miss that are used.
---   algorithm.windows is true if refunds only reach hits of the same window.
+--   algorithm.windows is true if refunds only reach hits of the same window. algorithm.dated is true if correct gives hits back.
 -- A state is a table of the numbers of a record (see AppendRecord in package algorithms). An algorithm with a list also defines open
 -- and apply (sliding_window_log.lua). The algorithm of slots is concurrency.lua. algorithm.back(s, period) is for states whose weight depends on
--- the place of the instant in a window. back makes the weight of this instant the weight of all.
+-- the place of the instant in a window. back makes the weight of this instant the weight of all. algorithm.rewind(s, period, capacity) has
+-- the state go on from now by itself. For windows of a calendar the capacity is its number (calendars.lua).
 
 if redis.replicate_commands then redis.replicate_commands() end -- Redis before version 7 needs this call to write after TIME
 
@@ -74,11 +75,13 @@ end
 
 -- read returns the state in a value of Redis. With a period, a state that lies further than BACK ahead goes on from now: the clock has
 -- gone back since.
-local function read(by, raw, period)
+local function read(by, raw, period, capacity)
   if by.read then return by.read(raw) end
   local state = {unpack(by.format, raw)}
   if state[#state] ~= #raw + 1 then error('data string too long') end
-  if period and state[1] - now > BACK then
+  if period and by.rewind then
+    if capacity and state[1] - now > BACK then by.rewind(state, period, capacity) end
+  elseif period and state[1] - now > BACK then
     if by.back then by.back(state, period) end
     state[1] = now
   end

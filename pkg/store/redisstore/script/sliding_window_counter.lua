@@ -1,5 +1,7 @@
 -- A state is {instant of the last charge, count of its window, count of the window before}.
 
+algorithm.dated = true
+
 -- windows returns the counts of the window of an instant and of the window before, and the instant, held at the last charge.
 local function windows(s, period, now)
   local current, previous = 0, 0

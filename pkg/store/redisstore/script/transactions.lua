@@ -8,14 +8,14 @@ if general % 4 > 0 then
   loaded = {} -- by key: the first state
 
   -- load reads the state of a key.
-  function load(key, algorithm, period)
+  function load(key, algorithm, period, capacity)
     local by = algorithms[algorithm]
     kept_by[key], period_of[key] = by, period
     if by.open then
       before[key], state[key] = by.open(KEYS[key], period, now), {0, 0, false}
     else
       local raw = redis.call('GET', KEYS[key])
-      before[key], state[key] = raw or '', raw and read(by, raw, period)
+      before[key], state[key] = raw or '', raw and read(by, raw, period, capacity)
     end
     loaded[key] = state[key]
   end
@@ -102,7 +102,7 @@ if general % 2 == 1 then
       local key, algorithm, period
       key, algorithm, flags[i], requests[i], capacities[i], period, hits[i], position = unpack(CHARGE, request, position)
       keys[i] = key
-      if before[key] == nil then load(key, algorithm, period) end
+      if before[key] == nil then load(key, algorithm, period, capacities[i]) end
     end
     local passed, _, decisions = decide(action, n, keys, flags, requests, capacities, hits)
     answer[#answer + 1] = pack('<I4', passed and 1 or 0)
@@ -125,7 +125,7 @@ if general % 2 == 1 then
         position = from
         settle()
       else
-        if before[key] == nil then load(key, algorithm, period) end
+        if before[key] == nil then load(key, algorithm, period, capacity) end
         local by = kept_by[key]
         if flags < 16 then
           local allowed, remaining, retry, reset = take(key, requests, capacity, hits, flags % 8 >= 4)

@@ -161,6 +161,10 @@ func (t *tree) setLimits(rule *Rule, all []limit) {
 		l.suffix = suffixOf(l.Limit.Limit, ordinal)
 		l.OnStoreError = cmp.Or(l.OnStoreError, t.defaults.onStoreError)
 		l.Sharing = cmp.Or(l.Sharing, t.defaults.sharing)
+		if l.OnStoreError == OnStoreErrorAllow && l.WarnAt[0] > 0 && !rule.Shadow {
+			t.warn(l.at, l.at.line, "has warn_at and on_store_error: allow, so nothing bounds or counts the budget while Redis does not answer: "+
+				"probably local or deny is meant")
+		}
 		rule.Limits = append(rule.Limits, l.Limit)
 	}
 	t.setSuffixes(rule)

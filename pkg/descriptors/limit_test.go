@@ -161,6 +161,36 @@ func TestAChoiceIsReadByTheNameItIsShownAs(t *testing.T) {
 	}
 }
 
+// A limit with warn_at is a budget, and allow spends it without a bound during an outage.
+func TestABudgetThatAnOutageLiftsIsAWarning(t *testing.T) {
+	const want = "f:%d: warning: descriptors[0].rate_limit: has warn_at and on_store_error: allow, so nothing bounds or counts the budget " +
+		"while Redis does not answer: probably local or deny is meant"
+	for text, line := range map[string]int{ // 0: no warning
+		"- key: a\n  rate_limit: {unit: day, requests_per_unit: 5, warn_at: 80%, on_store_error: allow}":                          4,
+		"- key: a\n  on_store_error: allow\n  rate_limit: {unit: day, requests_per_unit: 5, warn_at: 80%}":                        5,
+		"- key: a\n  rate_limit: {unit: day, requests_per_unit: 5, warn_at: 80%}\ndefaults: {on_store_error: allow}":              4,
+		"- key: a\n  on_store_error: allow\n  rate_limit: {unit: day, requests_per_unit: 5}":                                      0,
+		"- key: a\n  on_store_error: allow\n  rate_limit: {unit: day, requests_per_unit: 5, warn_at: 80%, on_store_error: local}": 0,
+		"- key: a\n  rate_limit: {unit: day, requests_per_unit: 5, warn_at: 80%, on_store_error: deny}":                           0,
+		"- key: a\n  shadow_mode: true\n  rate_limit: {unit: day, requests_per_unit: 5, warn_at: 80%, on_store_error: allow}":     0,
+	} {
+		_, warnings, err := Load([]Source{{Name: "f", Data: []byte("domain: edge\ndescriptors:\n" + text)}}, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, expected := "", ""
+		for _, w := range warnings {
+			got += w.String()
+		}
+		if line > 0 {
+			expected = fmt.Sprintf(want, line)
+		}
+		if got != expected {
+			t.Errorf("%s:\ngot  %q\nwant %q", text, got, expected)
+		}
+	}
+}
+
 func TestSharingThatCannotBeSaysSo(t *testing.T) {
 	for limit, want := range map[string]string{
 		"{unit: second, requests_per_unit: 1, sharing: both}":                                                  "is not known, must be leased or exact",

@@ -157,6 +157,7 @@ func limitVariables(c *config) []variable {
 		{"NEAR_LIMIT_RATIO", settings.Fraction(&c.Limiter.NearLimit, 32), "0.8"},
 		{"CACHE_KEY_PREFIX", text(&c.Redis.Prefix, nil), ""},
 		{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", settings.Bool(&c.Limiter.DropRejected), "false"},
+		{"USE_CALENDAR_MONTH_RATE_LIMIT", settings.Bool(&c.Rules.CalendarMonths), "false"},
 		{"SHADOW_MODE", settings.Bool(&c.Limiter.Shadow), "false"},
 		{"QUOTA_MODE", settings.Bool(&c.Limiter.Quota), "false"},
 		{"RESPONSE_DYNAMIC_METADATA", settings.Bool(&c.Server.DynamicMetadata), "false"},

@@ -63,7 +63,7 @@ PROMETHEUS_ADDR=:9090 PROMETHEUS_PATH=/metrics PROMETHEUS_MAPPER_YAML= PROMETHEU
 STATS_FLUSH_INTERVAL=10s DISABLE_STATS=false
 
 BACKEND_TYPE= EXPIRATION_JITTER_MAX_SECONDS=300 LOCAL_CACHE_SIZE_IN_BYTES=0 NEAR_LIMIT_RATIO=0.8 CACHE_KEY_PREFIX=
-STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=false SHADOW_MODE=false QUOTA_MODE=false RESPONSE_DYNAMIC_METADATA=false
+STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=false USE_CALENDAR_MONTH_RATE_LIMIT=false SHADOW_MODE=false QUOTA_MODE=false RESPONSE_DYNAMIC_METADATA=false
 LIMIT_RESPONSE_HEADERS_ENABLED=false LIMIT_LIMIT_HEADER=RateLimit-Limit LIMIT_REMAINING_HEADER=RateLimit-Remaining
 LIMIT_RESET_HEADER=RateLimit-Reset HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=false
 
@@ -90,8 +90,8 @@ TRACING_EXPORTER_PROTOCOL=http TRACING_SAMPLING_RATE=1
 func TestEveryVariableOfTheOriginalIsInTheTableWithItsDefault(t *testing.T) {
 	known := variables(new(config))
 	all := strings.Fields(originals)
-	if len(all) != 114 {
-		t.Fatalf("the list has %d variables, the original 114", len(all))
+	if len(all) != 115 {
+		t.Fatalf("the list has %d variables, the original 115", len(all))
 	}
 	for _, pair := range all {
 		name, usual, _ := strings.Cut(pair, "=")
@@ -262,6 +262,7 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 		"NEAR_LIMIT_RATIO=0.5":                         {got: func(c config) any { return c.Limiter.NearLimit }, want: 0.5},
 		"CACHE_KEY_PREFIX=p:":                          {got: func(c config) any { return c.Redis.Prefix }, want: "p:"},
 		"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT=true": {got: func(c config) any { return c.Limiter.DropRejected }, want: true},
+		"USE_CALENDAR_MONTH_RATE_LIMIT=true":           {got: func(c config) any { return c.Rules.CalendarMonths }, want: true},
 		"SHADOW_MODE=true":                             {got: func(c config) any { return c.Limiter.Shadow }, want: true},
 		"QUOTA_MODE=true":                              {got: func(c config) any { return c.Limiter.Quota }, want: true},
 		"RESPONSE_DYNAMIC_METADATA=true":               {got: func(c config) any { return c.Server.DynamicMetadata }, want: true},

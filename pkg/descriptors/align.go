@@ -84,6 +84,7 @@ func (u Unit) calendarUnit() algorithms.CalendarUnit {
 func (t *tree) readAlign(fs fields, l *Limit) {
 	at, given := fs.get("align")
 	if !given {
+		t.alignMonth(fs, l)
 		return
 	}
 	in, ok := t.fields(at, alignForm)
@@ -120,6 +121,17 @@ func (t *tree) readAlign(fs fields, l *Limit) {
 		return
 	}
 	l.Algorithm, l.Calendar = aligned, calendar
+}
+
+// alignMonth aligns a month without an alignment, see Options.CalendarMonths.
+func (t *tree) alignMonth(fs fields, l *Limit) {
+	if !t.options.CalendarMonths || !fs.has("unit") || l.Unit != Month || l.Multiplier != 1 || l.Algorithm != algorithms.FixedWindow {
+		return
+	}
+	month := algorithms.CalendarSpec{Unit: algorithms.CalendarMonth, Count: 1, Zone: time.UTC, Day: 1}
+	if calendar, err := t.calendars.calendar(month); err == nil { // which is valid
+		l.Algorithm, l.Calendar = algorithms.CalendarWindow, calendar
+	}
 }
 
 // readSpec decodes an alignment, all but its unit and its count.

@@ -257,3 +257,32 @@ plans.csv:6: day: is 9, must be left out for a limit without align (rules.yaml:2
 		t.Errorf("wrong days: %v", err)
 	}
 }
+
+// USE_CALENDAR_MONTH_RATE_LIMIT of envoyproxy/ratelimit.
+func TestMonthsOfTheOriginalAreAlignedWhereAskedFor(t *testing.T) {
+	for limit, want := range map[string]string{
+		"{unit: month, requests_per_unit: 5}":                                             "fixed_window/30d@month,UTC",
+		"{unit: MONTH, requests_per_unit: 5}":                                             "fixed_window/30d@month,UTC",
+		"{unit: month, requests_per_unit: 5, align: {to: calendar, zone: Europe/Berlin}}": "fixed_window/30d@month,Europe/Berlin",
+		"{unit: month, unit_multiplier: 2, requests_per_unit: 5}":                         "fixed_window/60d",
+		"{unit: day, requests_per_unit: 5}":                                               "fixed_window/1d",
+		"{unit: year, requests_per_unit: 5}":                                              "fixed_window/365d",
+		"{period: 720h, requests_per_unit: 5}":                                            "fixed_window/30d",
+		"{unit: month, requests_per_unit: 5, algorithm: token_bucket}":                    "token_bucket/30d",
+	} {
+		source := Source{Name: "rules.yaml", Data: []byte("domain: edge\ndescriptors: [{key: a, value: b, rate_limit: " + limit + "}]")}
+		rules := must.First(Load([]Source{source}, Options{CalendarMonths: true}))(t)
+		l := &rules.All()[0].Limits[0]
+		if l.Label() != want {
+			t.Errorf("%s: got %s, want %s", limit, l.Label(), want)
+		}
+		key := AppendKey(nil, "edge", []Entry{{"a", "b"}}, l)
+		original, is := AppendOriginalKey(nil, key)
+		if counted := strings.HasPrefix(want, "fixed_window") && !strings.Contains(want, "Berlin") && !strings.Contains(want, "60d"); is != counted {
+			t.Errorf("%s: has a key of the original %t, want %t", limit, is, counted)
+		}
+		if is && string(original) != "edge_a_b_" {
+			t.Errorf("%s: got the key %q", limit, original)
+		}
+	}
+}

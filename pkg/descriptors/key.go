@@ -195,7 +195,7 @@ func isOriginal(suffix []byte) bool {
 		return false
 	}
 	switch string(period) {
-	case "1s", "1m", "1h", "1d", "7d", "30d", "365d":
+	case "1s", "1m", "1h", "1d", "7d", "30d", "365d", "30d@month,UTC":
 		return true
 	}
 	return false

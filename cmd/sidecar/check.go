@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weirproxy/weir/internal/admin/render"
 	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/internal/settings"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -22,7 +23,8 @@ func newCheck() *cobra.Command {
 		Use:   "check PATH…",
 		Short: "Check rule files and print every mistake",
 		Long: `Check rule files, and directories of them, as serve would load them together. The command prints every mistake and warning, one
-per line, on standard error. Exit code 1 when there is a mistake, or with --strict a warning.
+per line, on standard error. Exit code 1 when there is a mistake, or with --strict a warning. A note says that a month or a year
+of a limit is not of the calendar, and the line to write. A note is no reason to fail.
 
 Of a directory the files *.yaml, *.yml and *.json are read, without directories below. The command names the other files, as "not read: …".
 The program ratelimit reads all files, also below: "ratelimit check PATH…" checks them for it.
@@ -41,7 +43,7 @@ In CI use --strict: a warning is about a rule that loads, and that probably has 
 			unread := reload.Files{}.Unread(args)
 			if output == outputJSON {
 				result := newChecked(ok, files, rules, err, warnings)
-				result.NotRead = append(result.NotRead, unread...)
+				result.NotRead, result.Notes = append(result.NotRead, unread...), append(result.Notes, notes(rules)...)
 				if err := writeJSON(cmd.OutOrStdout(), result); err != nil {
 					return err
 				}
@@ -49,6 +51,9 @@ In CI use --strict: a warning is about a rule that loads, and that probably has 
 			} else {
 				for _, w := range warnings {
 					fmt.Fprintln(cmd.ErrOrStderr(), w)
+				}
+				for _, n := range notes(rules) {
+					fmt.Fprintf(cmd.ErrOrStderr(), "%s: note: %s: %s\n", render.Place(n.File, uint32(n.Line)), n.Path, n.Text)
 				}
 				for _, path := range unread {
 					fmt.Fprintf(cmd.ErrOrStderr(), "not read: %s\n", path)
@@ -81,6 +86,7 @@ type checked struct {
 	Rules    int       `json:"rules"`
 	Mistakes []finding `json:"mistakes"`
 	Warnings []finding `json:"warnings"`
+	Notes    []finding `json:"notes"`
 	NotRead  []string  `json:"not_read"`
 }
 
@@ -96,7 +102,7 @@ type finding struct {
 func (f finding) String() string { return descriptors.Error(f).Error() }
 
 func newChecked(ok bool, files int, rules *descriptors.Rules, err error, warnings []descriptors.Warning) checked {
-	c := checked{OK: ok, Files: files, Mistakes: findings(err), Warnings: []finding{}, NotRead: []string{}}
+	c := checked{OK: ok, Files: files, Mistakes: findings(err), Warnings: []finding{}, Notes: []finding{}, NotRead: []string{}}
 	if rules != nil {
 		c.Domains, c.Rules = len(rules.Domains()), rules.Count()
 	}
@@ -104,6 +110,26 @@ func newChecked(ok bool, files int, rules *descriptors.Rules, err error, warning
 		c.Warnings = append(c.Warnings, finding(w))
 	}
 	return c
+}
+
+// notes returns a finding for each limit whose months or years do not follow a calendar. Files of
+// envoyproxy/ratelimit mean that, so a note is no warning. rules may be nil.
+func notes(rules *descriptors.Rules) (all []finding) {
+	if rules == nil {
+		return nil
+	}
+	for _, r := range rules.All() {
+		for i := range r.Limits {
+			l := &r.Limits[i]
+			if _, can := l.Algorithm.Aligned(); !can || l.Unit != descriptors.Month && l.Unit != descriptors.Year {
+				continue
+			}
+			all = append(all, finding{File: r.File, Line: r.Line, Path: r.Path, Text: fmt.Sprintf(
+				"windows of %d days count from 1 January 1970: for each %s of the calendar write unit: %s, align: {to: calendar, zone: UTC}",
+				l.Period/(24*time.Hour), l.Unit, l.Unit)})
+		}
+	}
+	return all
 }
 
 // findings returns the mistakes in an error, which may join several.

@@ -40,7 +40,7 @@ func TestUsageWithRedisCountsTheHitsOfAllSidecarsOnTheKeysOfOne(t *testing.T) {
 
 func TestAddedHitsWithRedisAreSoManyOverAllSidecars(t *testing.T) {
 	redis := parts.RedisFor(t, parts.RedisOptions{})
-	rules := rulesFile(t, "domain: shop\ndescriptors:\n- {key: user, rate_limit: {unit: year, requests_per_unit: 2, count_rejected: false, align: {to: calendar}}}\n")
+	rules := rulesFile(t, "domain: shop\ndescriptors:\n- {key: user, rate_limit: {unit: year, requests_per_unit: 2, count_rejected: false}}\n")
 	var all []*running
 	for range 2 {
 		all = append(all, start(t, "--rules", rules, "--store=redis", "--redis-url=redis://"+redis.Address()))

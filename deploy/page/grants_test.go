@@ -115,12 +115,3 @@ func TestARevokeThatIsNotKeptSaysSo(t *testing.T) {
 	b.awaitText("#grants-rows", "No key has a grant.")
 	b.awaitText("#grants-kept", "Kept in memory: a restart goes back to the saved grants")
 }
-
-// The command gives top-ups, and the page lists these.
-func TestATopUpIsListedAsMoreInThisWindow(t *testing.T) {
-	w := serve(t, shop)
-	b := watch(t, w)
-	b.awaitText("#grants-rows", "No key has a grant.")
-	b.do(script("call('Grant', {grant: {domain: 'shop', entries: [{key: 'path', value: '/export'}], add: 7, reason: 'ticket 44'}}).then(refreshGrants)"))
-	b.awaitText("#grants-rows", "7 more in this window")
-}

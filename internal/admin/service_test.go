@@ -331,15 +331,6 @@ func TestListTopKeysShowsWhoHasTheMostHits(t *testing.T) {
 	})
 }
 
-func TestListUsageOfNoAccountsIsNotFound(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, err := start(t, adminRules, nil).service(t).ListUsage(t.Context(), &adminv1.ListUsageRequest{Domain: "edge", Rule: "path"})
-		if status.Code(err) != codes.NotFound || status.Convert(err).Message() != "there is no usage: this process keeps no accounts" {
-			t.Errorf("got %v, want NotFound", err)
-		}
-	})
-}
-
 // untracked returns a limiter that tracks no keys.
 func untracked(t *testing.T) *limiter.Limiter {
 	t.Helper()

@@ -134,5 +134,19 @@ func ParseAlgorithm(name string) (Algorithm, error) {
 			return a, nil
 		}
 	}
-	return 0, fmt.Errorf("%q is not an algorithm, must be one of %s", name, Names())
+	return 0, fmt.Errorf("%q is not an algorithm, must be one of %s%s", name, Names(), hint(name))
+}
+
+// hint says which algorithm stands for a name that others use; "" for an unknown name.
+func hint(name string) string {
+	switch strings.NewReplacer("-", "_", " ", "_").Replace(strings.ToLower(name)) {
+	case "leaky_bucket", "leakybucket":
+		return ": as a meter it is token_bucket with the size of the bucket as burst, such as burst: 1; there is no queue"
+	case "gcra":
+		return ": token_bucket gives the same answers"
+	case "sliding_window", "rolling_window":
+		return ": sliding_window_log is exact, sliding_window_counter is an estimate"
+	default:
+		return ""
+	}
 }

@@ -63,6 +63,14 @@ func TestParseAlgorithmSaysWhatThereIs(t *testing.T) {
 			t.Errorf("ParseAlgorithm(%q) = %v, %v; want an error with all names", name, a, err)
 		}
 	}
+	for name, hint := range map[string]string{
+		"leaky_bucket": "burst: 1", "Leaky-Bucket": "burst: 1", "gcra": "token_bucket gives the same", "GCRA": "token_bucket gives the same",
+		"sliding_window": "sliding_window_log is exact",
+	} {
+		if _, err := ParseAlgorithm(name); err == nil || !strings.Contains(err.Error(), hint) {
+			t.Errorf("ParseAlgorithm(%q): got %v, want a hint with %q", name, err, hint)
+		}
+	}
 	if got, want := Algorithm(200).String(), "algorithm(200)"; got != want {
 		t.Errorf("got %q; want %q", got, want)
 	}

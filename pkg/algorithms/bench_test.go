@@ -29,6 +29,26 @@ func TestTakeDoesNotAllocate(t *testing.T) {
 	}
 }
 
+func TestAWindowOfACalendarAllocatesOnceAtMost(t *testing.T) {
+	month := Limit{Algorithm: CalendarWindow, Requests: 64, Period: 31 * day, Calendar: calendarOf(CalendarSpec{Unit: CalendarMonth, Count: 1})}
+	for _, a := range CalendarAlgorithms() {
+		l := month
+		l.Algorithm = a
+		var s State
+		now := Instant(1_700_000_000_000_000_000)
+		step := func() {
+			now = now.Add(5 * time.Millisecond)
+			for _, hits := range []int64{1, 100, 0, -101} {
+				s, _ = Take(l, s, now, hits, true)
+			}
+		}
+		step()
+		if got := testing.AllocsPerRun(1000, step); got != 0 {
+			t.Errorf("%d: four charges in one month allocate %v times, want 0", a, got)
+		}
+	}
+}
+
 func TestALogForgetsNothingWhileItGrows(t *testing.T) {
 	l := Limit{Algorithm: SlidingWindowLog, Requests: 1000, Period: time.Second}
 	var g Log
@@ -65,6 +85,37 @@ func BenchmarkTake(b *testing.B) {
 				for b.Loop() {
 					now = now.Add(rate.gap)
 					k.take(now, 1, false)
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkTakeOfACalendar is BenchmarkTake of a day in a zone, beside the same limit without a
+// calendar.
+func BenchmarkTakeOfACalendar(b *testing.B) {
+	zone, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		b.Skip(err)
+	}
+	c := calendarOf(CalendarSpec{Unit: CalendarDay, Count: 1, Zone: zone})
+	for _, a := range []Algorithm{FixedWindow, SlidingWindowCounter} {
+		aligned, _ := a.Aligned()
+		for _, l := range []Limit{
+			{Algorithm: a, Requests: 100_000, Period: day},
+			{Algorithm: aligned, Requests: 100_000, Period: day, Calendar: c},
+		} {
+			name := a.String()
+			if l.Calendar != nil {
+				name += "/calendar"
+			}
+			b.Run(name, func(b *testing.B) {
+				var s State
+				now := Instant(1_700_000_000_000_000_000)
+				b.ReportAllocs()
+				for b.Loop() {
+					now = now.Add(time.Second)
+					s, _ = Take(l, s, now, 1, false)
 				}
 			})
 		}

@@ -101,7 +101,10 @@ func (w stretches) next(l Limit) uint64 {
 		return min(w.length, uint64(l.Period))
 	}
 	end := w.end()
-	_, next := l.Calendar.Window(end)
+	if around := l.Calendar.Around(w.start); around[2] == end {
+		return min(w.length, past(end, around[3]))
+	}
+	_, next := l.Calendar.Window(end) // the calendar has changed
 	return min(w.length, past(end, next))
 }
 

@@ -76,32 +76,6 @@ func TestUsageOfTheLastWindowIsKeptForOneWindow(t *testing.T) {
 	})
 }
 
-func TestUsageOfACalendarsLastWindow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBudgets(t, nil) // 1 January 2000, 00:00
-		b.rules(`
-domain: edge
-descriptors:
-  - {key: user, rate_limit: {unit: day, requests_per_unit: 10, warn_at: 80%, align: {to: calendar, at: "06:00"}}}
-  - {key: first, rate_limit: {unit: day, requests_per_unit: 10, warn_at: 80%, align: {to: first_hit}}}
-`)
-		last := limiter.UsageQuery{Path: "user", Last: true}
-		must.Do(t, b.Check(t.Context(), request("edge", "user=a hits=3"), &b.v))
-		b.usage(limiter.UsageQuery{Path: "user"}, "user=a 3/10 01T06:00:00")
-		time.Sleep(6 * time.Hour)
-		must.Do(t, b.Check(t.Context(), request("edge", "user=a hits=4"), &b.v))
-		must.Do(t, b.Check(t.Context(), request("edge", "first=a hits=5"), &b.v))
-		b.usage(limiter.UsageQuery{Path: "user"}, "user=a 4/10 02T06:00:00")
-		b.usage(last, "user=a 3/10 01T06:00:00 seen")
-		time.Sleep(24*time.Hour - 1)
-		b.usage(last, "user=a 3/10 01T06:00:00 seen")
-		b.usage(limiter.UsageQuery{Path: "first"}, "first=a 5/10 02T06:00:00")
-		time.Sleep(time.Nanosecond)
-		b.usage(last, "user=a 4/10 02T06:00:00 seen")
-		b.usage(limiter.UsageQuery{Path: "first", Last: true}, "first=a 5/10 02T06:00:00 seen")
-	})
-}
-
 func TestUsageOfABucketIsItsMissingTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBudgets(t, nil)

@@ -31,7 +31,7 @@ func benchKey(n int) []byte {
 // tx/call is how many of them share a call of the script.
 func BenchmarkTake(b *testing.B) {
 	for _, a := range everyRate() {
-		benchTakes(b, a.String(), benchLimit(a), Options{})
+		benchTakes(b, fileOf(a), benchLimit(a), Options{})
 	}
 	benchTakes(b, "counter", benchLimit(algorithms.FixedWindow), Options{Counters: Counters{Name: descriptors.AppendOriginalKey}})
 }

@@ -102,7 +102,7 @@ function givenText(a) {
 document.querySelectorAll('dialog .cancel').forEach(b => b.addEventListener('click', () => b.closest('dialog').close('cancel')));
 $('grant-new').addEventListener('click', () => grantDialog(undefined, 'factor'));
 
-const givesText = g => g.unlimited ? 'no limit' : g.factor !== undefined ? some.format(g.factor) + ' times its limit' : g.add ? count(g.add) + ' more in this window' : !g.requestsPerUnit ? 'blocked' : count(g.requestsPerUnit) + ' per period';
+const givesText = g => g.unlimited ? 'no limit' : g.factor !== undefined ? some.format(g.factor) + ' times its limit' : !g.requestsPerUnit ? 'blocked' : count(g.requestsPerUnit) + ' per period';
 
 async function refreshGrants() {
   if (!hasGrants) return;

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,6 +21,13 @@ func misled(s *Store, by time.Duration) {
 // Redis chooses the window, so each of the two windows admits exactly its limit.
 func TestProcessesWithOtherClocksChargeTheSameWindow(t *testing.T) {
 	const limit = 40
+	o := Options{Prefix: fmt.Sprint(t.Name(), time.Now().UnixNano())}
+	var all []*Store
+	for range 3 {
+		s := open(t, urlOf("redis", shared(t).Address()), o)
+		ask(t, s, hit("other", perAge(algorithms.FixedWindow, 1000)))
+		all = append(all, s)
+	}
 	boundary := time.Now().Add(3 * time.Second).Truncate(time.Second).UTC()
 	spec := algorithms.CalendarSpec{
 		Unit: algorithms.CalendarDay, Count: 1, At: boundary.Sub(boundary.Truncate(24 * time.Hour)),
@@ -28,12 +36,10 @@ func TestProcessesWithOtherClocksChargeTheSameWindow(t *testing.T) {
 		Key: []byte("k"), Hits: 1,
 		Limit: algorithms.Limit{Algorithm: algorithms.CalendarWindow, Requests: limit, Period: 24 * time.Hour, Calendar: calendarOf(spec)},
 	}
-	o := Options{Prefix: t.Name() + boundary.String()}
 	var before, after atomic.Int64
 	var running sync.WaitGroup
-	for _, by := range []time.Duration{-300 * time.Millisecond, 0, 300 * time.Millisecond} {
-		s := open(t, urlOf("redis", shared(t).Address()), o)
-		ask(t, s, hit("other", perAge(algorithms.FixedWindow, 1)))
+	for i, by := range []time.Duration{-300 * time.Millisecond, 0, 300 * time.Millisecond} {
+		s := all[i]
 		running.Go(func() {
 			for denied := false; !denied || time.Now().Before(boundary.Add(100*time.Millisecond)); {
 				misled(s, by)

@@ -70,12 +70,12 @@ func newPlan(length time.Duration, scale, times float64, several bool) (*plan, e
 		add(a.String()+"_half", l, scale*halfLoad*perSecond)
 		add(a.String()+"_full", l, scale*fullLoad*perSecond*times)
 	}
-	add("slow", algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: slowRate, Period: time.Second, Burst: 10 * slowRate}, halfLoad*slowRate)
+	add("slow", algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: slowRate, Period: time.Second, Extra: algorithms.Extra{Burst: 10 * slowRate}}, halfLoad*slowRate)
 	const day = 24 * time.Hour
 	asked := scale * dayRate * length.Seconds()
 	all := uint32(asked / dayLoad)
 	add("day", algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: all, Period: day}, scale*dayRate)
-	add("day_bucket", algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: all, Period: day, Burst: all}, scale*dayRate)
+	add("day_bucket", algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: all, Period: day, Extra: algorithms.Extra{Burst: all}}, scale*dayRate)
 	p.partly = len(p.keys)
 	add("day_partly", algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: uint32(asked / partlyLoad), Period: day}, scale*dayRate)
 	if several {

@@ -83,20 +83,20 @@ func TestValidateNamesEverythingThatIsWrong(t *testing.T) {
 		want  []string // one per mistake: the field that its text starts with
 	}{
 		{name: "smallest", limit: Limit{Algorithm: FixedWindow, Period: MinPeriod}},
-		{name: "largest", limit: Limit{Algorithm: TokenBucket, Requests: math.MaxUint32, Period: MaxPeriod, Burst: math.MaxUint32}},
+		{name: "largest", limit: Limit{Algorithm: TokenBucket, Requests: math.MaxUint32, Period: MaxPeriod, Extra: Extra{Burst: math.MaxUint32}}},
 		{name: "ten_years", limit: Limit{Algorithm: FixedWindow, Requests: 1, Period: 87600 * time.Hour}},
 		{name: "zero_value", want: []string{"algorithm", "period"}},
 		{name: "too_short", limit: Limit{Algorithm: FixedWindow, Requests: 1, Period: MinPeriod - 1}, want: []string{"period"}},
 		{name: "too_long", limit: Limit{Algorithm: FixedWindow, Requests: 1, Period: MaxPeriod + 1}, want: []string{"period"}},
 		{name: "negative", limit: Limit{Algorithm: FixedWindow, Requests: 1, Period: math.MinInt64}, want: []string{"period"}},
-		{name: "burst_of_a_window", limit: Limit{Algorithm: FixedWindow, Requests: 1, Period: time.Second, Burst: 1}, want: []string{"burst"}},
-		{name: "burst_of_whole_tokens", limit: Limit{Algorithm: TokenBucketInteger, Requests: 1, Period: time.Second, Burst: 1}, want: []string{"burst"}},
-		{name: "burst_of_a_ban", limit: Limit{Algorithm: TokenBucket, Period: time.Second, Burst: 1}, want: []string{"burst"}},
+		{name: "burst_of_a_window", limit: Limit{Algorithm: FixedWindow, Requests: 1, Period: time.Second, Extra: Extra{Burst: 1}}, want: []string{"burst"}},
+		{name: "burst_of_whole_tokens", limit: Limit{Algorithm: TokenBucketInteger, Requests: 1, Period: time.Second, Extra: Extra{Burst: 1}}, want: []string{"burst"}},
+		{name: "burst_of_a_ban", limit: Limit{Algorithm: TokenBucket, Period: time.Second, Extra: Extra{Burst: 1}}, want: []string{"burst"}},
 		{name: "concurrency", limit: Limit{Algorithm: Concurrency, Requests: 1}},
 		{name: "concurrency_that_bans", limit: Limit{Algorithm: Concurrency}},
 		{name: "period_of_concurrency", limit: Limit{Algorithm: Concurrency, Requests: 1, Period: time.Second}, want: []string{"period"}},
-		{name: "burst_of_concurrency", limit: Limit{Algorithm: Concurrency, Requests: 1, Burst: 1}, want: []string{"burst"}},
-		{name: "all_at_once", limit: Limit{Algorithm: 99, Burst: 1}, want: []string{"algorithm", "period", "burst", "burst"}},
+		{name: "burst_of_concurrency", limit: Limit{Algorithm: Concurrency, Requests: 1, Extra: Extra{Burst: 1}}, want: []string{"burst"}},
+		{name: "all_at_once", limit: Limit{Algorithm: 99, Extra: Extra{Burst: 1}}, want: []string{"algorithm", "period", "burst", "burst"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -120,7 +120,7 @@ func TestCapacityIsTheBurstOfATokenBucketOnly(t *testing.T) {
 		if a == TokenBucket {
 			want = 7
 		}
-		if got := (Limit{Algorithm: a, Requests: 3, Burst: 7}).Capacity(); got != want {
+		if got := (Limit{Algorithm: a, Requests: 3, Extra: Extra{Burst: 7}}).Capacity(); got != want {
 			t.Errorf("%v: capacity %d; want %d", a, got, want)
 		}
 	}

@@ -30,7 +30,7 @@ func TestTakeDoesNotAllocate(t *testing.T) {
 }
 
 func TestAWindowOfACalendarAllocatesOnceAtMost(t *testing.T) {
-	month := Limit{Algorithm: CalendarWindow, Requests: 64, Period: 31 * day, Calendar: calendarOf(CalendarSpec{Unit: CalendarMonth, Count: 1})}
+	month := Limit{Algorithm: CalendarWindow, Requests: 64, Period: 31 * day, Extra: Extra{Calendar: calendarOf(CalendarSpec{Unit: CalendarMonth, Count: 1})}}
 	for _, a := range CalendarAlgorithms() {
 		l := month
 		l.Algorithm = a
@@ -103,7 +103,7 @@ func BenchmarkTakeOfACalendar(b *testing.B) {
 		aligned, _ := a.Aligned()
 		for _, l := range []Limit{
 			{Algorithm: a, Requests: 100_000, Period: day},
-			{Algorithm: aligned, Requests: 100_000, Period: day, Calendar: c},
+			{Algorithm: aligned, Requests: 100_000, Period: day, Extra: Extra{Calendar: c}},
 		} {
 			name := a.String()
 			if l.Calendar != nil {

@@ -37,8 +37,8 @@ func TestEachPairOfAlgorithmsKeepsTheUsedHits(t *testing.T) {
 		{Algorithm: SlidingWindowLog, Requests: 20, Period: 10 * time.Second},
 		{Algorithm: SlidingWindowCounter, Requests: 20, Period: 10 * time.Second},
 		{Algorithm: TokenBucketInteger, Requests: 20, Period: 10 * time.Second},
-		{Algorithm: CalendarWindow, Requests: 20, Period: 24 * time.Hour, Calendar: calendarOf(CalendarSpec{Unit: CalendarDay, Count: 1})},
-		{Algorithm: CalendarCounter, Requests: 20, Period: 24 * time.Hour, Calendar: calendarOf(CalendarSpec{Unit: CalendarDay, Count: 1})},
+		{Algorithm: CalendarWindow, Requests: 20, Period: 24 * time.Hour, Extra: Extra{Calendar: calendarOf(CalendarSpec{Unit: CalendarDay, Count: 1})}},
+		{Algorithm: CalendarCounter, Requests: 20, Period: 24 * time.Hour, Extra: Extra{Calendar: calendarOf(CalendarSpec{Unit: CalendarDay, Count: 1})}},
 	}
 	for _, from := range limits {
 		for _, to := range limits {
@@ -70,7 +70,7 @@ func TestEachPairOfAlgorithmsKeepsTheUsedHits(t *testing.T) {
 func TestTokensStayTokensUnderAnotherPeriodAndBurst(t *testing.T) {
 	const at = Instant(1_700_000_000_000_000_000)
 	second := Limit{Algorithm: TokenBucket, Requests: 20, Period: time.Second}
-	minute := Limit{Algorithm: TokenBucket, Requests: 1200, Period: time.Minute, Burst: 100}
+	minute := Limit{Algorithm: TokenBucket, Requests: 1200, Period: time.Minute, Extra: Extra{Burst: 100}}
 	tests := []struct {
 		name         string
 		from, to     Limit

@@ -10,7 +10,7 @@ import (
 // A token bucket for each key: bursts of 5, and 2 requests per second in the long run. The states
 // are a plain map, and the caller has the clock; here the example sets the time by hand.
 func Example_tokenBucket() {
-	limit := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 2, Period: time.Second, Burst: 5}
+	limit := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 2, Period: time.Second, Extra: algorithms.Extra{Burst: 5}}
 	if err := limit.Validate(); err != nil {
 		fmt.Println(err)
 		return

@@ -56,7 +56,7 @@ func anything(c chooser, a Algorithm) {
 }
 
 func anyLimit(c chooser, a Algorithm) Limit {
-	return Limit{Algorithm: a, Requests: uint32(anyWord(c)), Period: time.Duration(anyWord(c)), Burst: uint32(anyWord(c))}
+	return Limit{Algorithm: a, Requests: uint32(anyWord(c)), Period: time.Duration(anyWord(c)), Extra: Extra{Burst: uint32(anyWord(c))}}
 }
 
 func anyInstant(c chooser) Instant { return Instant(anyWord(c)) }

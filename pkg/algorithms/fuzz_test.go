@@ -63,7 +63,7 @@ func FuzzLimit(f *testing.F) {
 	f.Add(uint8(FixedWindow), uint32(math.MaxUint32), int64(MaxPeriod), uint32(0), int64(math.MinInt64))
 	f.Add(uint8(0), uint32(0), int64(0), uint32(1), int64(0))
 	f.Fuzz(func(t *testing.T, a uint8, requests uint32, period int64, burst uint32, now int64) {
-		l := Limit{Algorithm: Algorithm(a), Requests: requests, Period: time.Duration(period), Burst: burst}
+		l := Limit{Algorithm: Algorithm(a), Requests: requests, Period: time.Duration(period), Extra: Extra{Burst: burst}}
 		if l.Validate() != nil || perNanosecond(l) {
 			return
 		}

@@ -312,7 +312,7 @@ func TestTakeAsDecidesAsChangeAndTakeDo(t *testing.T) {
 func TestABucketWhoseBurstChangesIsNeverOver(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const most = 100
-		l := Limit{Algorithm: TokenBucket, Requests: 1, Period: time.Second, Burst: most}
+		l := Limit{Algorithm: TokenBucket, Requests: 1, Period: time.Second, Extra: Extra{Burst: most}}
 		was, s, start := l, State{}, Instant(1_000_000_000_000)
 		now, admitted := start, int64(0)
 		for range 60 {

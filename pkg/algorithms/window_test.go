@@ -18,8 +18,8 @@ func TestAWindowIsTheOneInWhichAnIdleKeyCounts(t *testing.T) {
 		start, end string // "" without a window
 	}{
 		"fixed_window": {algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 1, Period: time.Hour}, "02-14 12:00", "02-14 13:00"},
-		"a month":      {algorithms.Limit{Algorithm: algorithms.CalendarWindow, Requests: 1, Period: 30 * day, Calendar: month}, "02-01 00:00", "03-01 00:00"},
-		"a first hit":  {algorithms.Limit{Algorithm: algorithms.CalendarWindow, Requests: 1, Period: day, Calendar: first}, "", ""},
+		"a month":      {algorithms.Limit{Algorithm: algorithms.CalendarWindow, Requests: 1, Period: 30 * day, Extra: algorithms.Extra{Calendar: month}}, "02-01 00:00", "03-01 00:00"},
+		"a first hit":  {algorithms.Limit{Algorithm: algorithms.CalendarWindow, Requests: 1, Period: day, Extra: algorithms.Extra{Calendar: first}}, "", ""},
 		"a bucket":     {algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 1, Period: time.Hour}, "", ""},
 		"no limit":     {},
 	} {

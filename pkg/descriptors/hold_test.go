@@ -27,7 +27,7 @@ descriptors:
 	want := []Limit{
 		{Limit: algorithms.Limit{Algorithm: algorithms.Concurrency, Requests: 50}, Name: "slots", AtMost: time.Minute, suffix: "#concurrency"},
 		{
-			Limit:         algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 7, Period: time.Minute, Burst: 9},
+			Limit:         algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 7, Period: time.Minute, Extra: algorithms.Extra{Burst: 9}},
 			CountRejected: true, Unit: Minute, Multiplier: 1, AtMost: 10 * time.Minute, suffix: "#token_bucket/1m",
 		},
 		{

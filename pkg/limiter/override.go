@@ -41,7 +41,7 @@ func (l *Limiter) override(o *Override, i int, like *descriptors.Limit) (limit d
 		limit = *like
 		limit.Requests, limit.Name = o.Requests, ""
 	case like.Calendar != nil && like.Unit == o.Unit && like.Multiplier == max(o.Multiplier, 1):
-		aligned := algorithms.Limit{Algorithm: like.Algorithm, Requests: o.Requests, Period: like.Period, Calendar: like.Calendar}
+		aligned := algorithms.Limit{Algorithm: like.Algorithm, Requests: o.Requests, Period: like.Period, Extra: algorithms.Extra{Calendar: like.Calendar}}
 		limit = descriptors.NewLimit(aligned, o.Unit, like.Multiplier, like.CountRejected, 1)
 	case o.Multiplier <= 1:
 		limit = l.units[unitKey{like.Algorithm.Plain(), o.Unit}]

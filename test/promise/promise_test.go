@@ -69,7 +69,7 @@ func TestAFewHitsTooManyInEachPeriodAreSeen(t *testing.T) {
 }
 
 func TestABurstTooLargeIsSeen(t *testing.T) {
-	l := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 70, Period: testPeriod, Burst: 10}
+	l := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 70, Period: testPeriod, Extra: algorithms.Extra{Burst: 10}}
 	loose := l
 	loose.Burst = 13
 	if v := judge(l, flood(loose, rand.New(rand.NewPCG(1, 3)))); v.Over == 0 {

@@ -62,7 +62,7 @@ func NewTokens(current func() string) *Tokens {
 	return &Tokens{
 		current: current, begun: time.Now(), clients: make(map[netip.Prefix]client), proven: make(map[netip.AddrPort]algorithms.Instant),
 		one: algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: wrongOfOne, Period: time.Minute},
-		all: algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 1, Period: time.Second, Burst: wrongOfAll},
+		all: algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 1, Period: time.Second, Extra: algorithms.Extra{Burst: wrongOfAll}},
 	}
 }
 

@@ -83,8 +83,8 @@ func deniedStaysDenied(t *testing.T, e Env) {
 
 func tokensCarryOver(t *testing.T, e Env) {
 	second := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 20, Period: time.Second}
-	minute := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 1200, Period: time.Minute, Burst: 100}
-	hour := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 60, Period: time.Hour, Burst: 50}
+	minute := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 1200, Period: time.Minute, Extra: algorithms.Extra{Burst: 100}}
+	hour := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 60, Period: time.Hour, Extra: algorithms.Extra{Burst: 50}}
 	c := charge(keyUnder("k", second), second)
 	c.Hits = 11
 	e.wantAdmitted(t, true, c)

@@ -37,7 +37,7 @@ func countStays(t *testing.T, e Env) {
 
 func bucketKeepsTokens(t *testing.T, e Env) {
 	bucket := func(burst uint32) algorithms.Limit {
-		return algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 1, Period: time.Hour, Burst: burst}
+		return algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 1, Period: time.Hour, Extra: algorithms.Extra{Burst: burst}}
 	}
 	c := charge("k", bucket(10))
 	c.Hits = 4
@@ -50,7 +50,7 @@ func bucketKeepsTokens(t *testing.T, e Env) {
 }
 
 func smallerBurstInBetween(t *testing.T, e Env) {
-	large := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 1, Period: time.Second, Burst: 1000}
+	large := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 1, Period: time.Second, Extra: algorithms.Extra{Burst: 1000}}
 	small := large
 	small.Burst = 1
 	all := charge("k", large)
@@ -84,7 +84,7 @@ func banInBetween(t *testing.T, e Env) {
 }
 
 func newRateFromTheChange(t *testing.T, e Env) {
-	slow := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 1, Period: time.Hour, Burst: 100}
+	slow := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 1, Period: time.Hour, Extra: algorithms.Extra{Burst: 100}}
 	fast := slow
 	fast.Requests = 3600
 	c := charge("k", slow)

@@ -136,7 +136,7 @@ func TestADeniedKeyIsNeverForgottenForANewOne(t *testing.T) {
 
 func TestAKeyThatOpensCanBeForgottenAtOnce(t *testing.T) {
 	inBubble(t, Options{MaxKeys: 2, OnFull: Deny, SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {
-		l := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 1, Period: time.Second, Burst: 10}
+		l := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 1, Period: time.Second, Extra: algorithms.Extra{Burst: 10}}
 		take(t, s, "a", l, 10)
 		take(t, s, "b", l, 10)
 		d := take(t, s, "c", l, 1)

@@ -179,7 +179,7 @@ func (f *fields) varint() int64 {
 func (f *fields) limit() algorithms.Limit {
 	algorithm, requests, period, burst := f.byte(), f.uvarint(), f.uvarint(), f.uvarint()
 	l := algorithms.Limit{
-		Algorithm: algorithms.Algorithm(algorithm), Requests: uint32(requests), Period: time.Duration(period), Burst: uint32(burst),
+		Algorithm: algorithms.Algorithm(algorithm), Requests: uint32(requests), Period: time.Duration(period), Extra: algorithms.Extra{Burst: uint32(burst)},
 	}
 	if uint64(l.Requests) != requests || uint64(l.Burst) != burst || l.Validate() != nil {
 		f.failed = true

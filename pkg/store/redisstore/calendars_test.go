@@ -34,7 +34,7 @@ func TestProcessesWithOtherClocksChargeTheSameWindow(t *testing.T) {
 	}
 	c := store.Charge{
 		Key: []byte("k"), Hits: 1,
-		Limit: algorithms.Limit{Algorithm: algorithms.CalendarWindow, Requests: limit, Period: 24 * time.Hour, Calendar: calendarOf(spec)},
+		Limit: algorithms.Limit{Algorithm: algorithms.CalendarWindow, Requests: limit, Period: 24 * time.Hour, Extra: algorithms.Extra{Calendar: calendarOf(spec)}},
 	}
 	var before, after atomic.Int64
 	var running sync.WaitGroup
@@ -71,7 +71,7 @@ func TestWindowsOfAnotherTimeAreSentAgain(t *testing.T) {
 			ask(t, s, hit("other", perAge(algorithms.FixedWindow, 1)))
 			misled(s, by)
 			month := calendarOf(algorithms.CalendarSpec{Unit: algorithms.CalendarMonth, Count: 1})
-			l := algorithms.Limit{Algorithm: a, Requests: 5, Period: 31 * 24 * time.Hour, Calendar: month}
+			l := algorithms.Limit{Algorithm: a, Requests: 5, Period: 31 * 24 * time.Hour, Extra: algorithms.Extra{Calendar: month}}
 			for want := range uint32(5) {
 				d := wants(t, true, s, hit("k", l))[0]
 				start, end := l.WindowOf(algorithms.Instant(time.Now().UnixNano()))
@@ -93,7 +93,7 @@ func TestOnlyARequestWithCalendarsSendsWindows(t *testing.T) {
 	month := calendarOf(algorithms.CalendarSpec{Unit: algorithms.CalendarMonth, Count: 1})
 	first := calendarOf(algorithms.CalendarSpec{Unit: algorithms.CalendarDay, Count: 1, FirstHit: true})
 	of := func(a algorithms.Algorithm, c *algorithms.Calendar) store.Charge {
-		return hit("k", algorithms.Limit{Algorithm: a, Requests: 5, Period: 24 * time.Hour, Calendar: c})
+		return hit("k", algorithms.Limit{Algorithm: a, Requests: 5, Period: 24 * time.Hour, Extra: algorithms.Extra{Calendar: c}})
 	}
 	for name, test := range map[string]struct {
 		charges []store.Charge

@@ -11,7 +11,7 @@ import (
 
 // Two processes with one Redis reload two seconds apart, and back. In between each has other rules.
 func TestProcessesThatReloadApartAdmitNoHitTwice(t *testing.T) {
-	second := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 1, Period: time.Minute, Burst: 20}
+	second := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 1, Period: time.Minute, Extra: algorithms.Extra{Burst: 20}}
 	minute := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 20, Period: time.Hour}
 	under := func(l algorithms.Limit, before ...algorithms.Limit) store.Charge {
 		key := func(l algorithms.Limit) []byte { return []byte("k#" + l.Algorithm.String()) }

@@ -23,7 +23,7 @@ func TestSeedsOfSeveralProcessesCountInAnyOrder(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 22)) //nolint:gosec // reproducible
 		limit := []algorithms.Limit{
 			{Algorithm: algorithms.FixedWindow, Requests: 40, Period: 10 * time.Second},
-			{Algorithm: algorithms.TokenBucket, Requests: 20, Period: 10 * time.Second, Burst: 40},
+			{Algorithm: algorithms.TokenBucket, Requests: 20, Period: 10 * time.Second, Extra: algorithms.Extra{Burst: 40}},
 			{Algorithm: algorithms.SlidingWindowCounter, Requests: 40, Period: 10 * time.Second},
 			{Algorithm: algorithms.TokenBucketInteger, Requests: 40, Period: 10 * time.Second},
 		}[n%4]

@@ -9,7 +9,7 @@ import (
 )
 
 // bucket has a burst of 1000 and gains 500 in a second, so that a lease lasts 100 ms.
-var bucket = algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 500, Period: time.Second, Burst: 1000}
+var bucket = algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 500, Period: time.Second, Extra: algorithms.Extra{Burst: 1000}}
 
 func window(requests uint32, period time.Duration) algorithms.Limit {
 	return algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: requests, Period: period}
@@ -220,7 +220,7 @@ func TestTheseLimitsAreNeverLeased(t *testing.T) {
 		"a log":                         {Algorithm: algorithms.SlidingWindowLog, Requests: 1000, Period: time.Minute},
 		"a ban":                         {Algorithm: algorithms.FixedWindow, Period: time.Minute},
 		"a window of 99 ms":             window(1000, 99*time.Millisecond),
-		"a bucket that fills in 199 ms": {Algorithm: algorithms.TokenBucket, Requests: 1000, Period: time.Second, Burst: 199},
+		"a bucket that fills in 199 ms": {Algorithm: algorithms.TokenBucket, Requests: 1000, Period: time.Second, Extra: algorithms.Extra{Burst: 199}},
 	} {
 		if b := boundsOf(limit); b.length != 0 {
 			t.Errorf("%s: got leases of %v, want none", name, b.length)
@@ -228,8 +228,8 @@ func TestTheseLimitsAreNeverLeased(t *testing.T) {
 	}
 	for name, limit := range map[string]algorithms.Limit{
 		"a window of 100 ms":            window(1000, 100*time.Millisecond),
-		"a bucket that fills in 200 ms": {Algorithm: algorithms.TokenBucket, Requests: 1000, Period: time.Second, Burst: 200},
-		"the largest bucket":            {Algorithm: algorithms.TokenBucket, Requests: 1, Period: algorithms.MaxPeriod, Burst: algorithms.MaxHits},
+		"a bucket that fills in 200 ms": {Algorithm: algorithms.TokenBucket, Requests: 1000, Period: time.Second, Extra: algorithms.Extra{Burst: 200}},
+		"the largest bucket":            {Algorithm: algorithms.TokenBucket, Requests: 1, Period: algorithms.MaxPeriod, Extra: algorithms.Extra{Burst: algorithms.MaxHits}},
 	} {
 		if b := boundsOf(limit); b.length < shortest || b.length > longest || b.park < 0 {
 			t.Errorf("%s: got the bounds %+v, want a lease of %v to %v", name, b, shortest, longest)

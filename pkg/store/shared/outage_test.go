@@ -53,7 +53,7 @@ func fleetLimit(r *rand.Rand, a algorithms.Algorithm, n int) algorithms.Limit {
 // gains late, and each process for itself.
 func oracle(l algorithms.Limit) algorithms.Limit {
 	if l.Algorithm == algorithms.TokenBucketInteger {
-		return algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: l.Requests, Period: l.Period, Burst: l.Requests + 1}
+		return algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: l.Requests, Period: l.Period, Extra: algorithms.Extra{Burst: l.Requests + 1}}
 	}
 	return l
 }

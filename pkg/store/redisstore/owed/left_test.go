@@ -172,7 +172,7 @@ func TestReturnBelievesNothing(t *testing.T) {
 				c := LeftCharge{
 					Limit: algorithms.Limit{
 						Algorithm: algorithms.Algorithm(rapid.Byte().Draw(t, "algorithm") % 8), Requests: rapid.Uint32().Draw(t, "requests"),
-						Period: time.Duration(numbers.Draw(t, "period")), Burst: rapid.SampledFrom([]uint32{0, 1, 1 << 31}).Draw(t, "burst"),
+						Period: time.Duration(numbers.Draw(t, "period")), Extra: algorithms.Extra{Burst: rapid.SampledFrom([]uint32{0, 1, 1 << 31}).Draw(t, "burst")},
 					},
 					Hits: numbers.Draw(t, "hits"), At: algorithms.Instant(numbers.Draw(t, "at")), Here: algorithms.Instant(numbers.Draw(t, "event here")),
 				}

@@ -33,7 +33,7 @@ func limitOf(l algorithms.Limit, p store.Part) algorithms.Limit {
 	if p.Mine > 0 && p.Mine < p.Of {
 		period = gain(algorithms.Limit{Requests: p.Mine, Period: period}, uint64(p.Of))
 	}
-	return algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: l.Requests, Period: period, Burst: math.MaxUint32}
+	return algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: l.Requests, Period: period, Extra: algorithms.Extra{Burst: math.MaxUint32}}
 }
 
 // add adds hits of an instant. The zero part says nothing. The hits are then of the same part as

@@ -67,16 +67,16 @@ func wholeSeconds(start, end Instant) uint64 {
 	return (past(start, end) + second - 1) / second * second
 }
 
-func (w stretches) end() Instant { return w.start.after(w.length) }
+func (w *stretches) end() Instant { return w.start.after(w.length) }
 
 // left returns how long the window before still weighs, in ns.
-func (w stretches) left() uint64 { return w.before - min(w.spent, w.before) }
+func (w *stretches) left() uint64 { return w.before - min(w.spent, w.before) }
 
 // carried returns how much the window before still counts, in units of 1/before hit.
-func (w stretches) carried() wide { return product(w.previous, w.left()) }
+func (w *stretches) carried() wide { return product(w.previous, w.left()) }
 
 // used returns the estimate rounded up to whole hits, which leaves the remaining rounded down.
-func (w stretches) used() uint64 {
+func (w *stretches) used() uint64 {
 	if w.previous == 0 {
 		return w.current
 	}
@@ -84,7 +84,7 @@ func (w stretches) used() uint64 {
 }
 
 // fit reports whether hits on top of the estimate stay within the limit, exactly.
-func (w stretches) fit(limit, hits uint64) bool {
+func (w *stretches) fit(limit, hits uint64) bool {
 	if w.current > limit || hits > limit-w.current {
 		return false
 	}
@@ -93,7 +93,7 @@ func (w stretches) fit(limit, hits uint64) bool {
 
 // next returns how long the current window weighs in the next one, in ns. Without a calendar the
 // next window counts as no shorter.
-func (w stretches) next(l Limit) uint64 {
+func (w *stretches) next(l Limit) uint64 {
 	switch {
 	case l.Calendar == nil:
 		return w.length
@@ -110,7 +110,7 @@ func (w stretches) next(l Limit) uint64 {
 
 // retry returns the wait until the estimate has decayed so far that hits fit, in this window or the
 // next ones. The hits must not fit now, and are at most the limit.
-func (w stretches) retry(l Limit, hits uint64) uint64 {
+func (w *stretches) retry(l Limit, hits uint64) uint64 {
 	limit := uint64(l.Requests)
 	if w.current <= limit && hits <= limit-w.current { // previous*(before-e) <= room*before, for the least e
 		room := limit - w.current - hits
@@ -127,7 +127,7 @@ func (w stretches) retry(l Limit, hits uint64) uint64 {
 }
 
 // reset returns the wait until both windows weigh nothing.
-func (w stretches) reset(l Limit) uint64 {
+func (w *stretches) reset(l Limit) uint64 {
 	switch {
 	case w.current > 0:
 		return w.length - min(w.spent, w.length) + w.next(l)
@@ -139,7 +139,7 @@ func (w stretches) reset(l Limit) uint64 {
 }
 
 // state returns the state of a key. A key without hits is as never used.
-func (w stretches) state() State {
+func (w *stretches) state() State {
 	if w.current|w.previous == 0 {
 		return State{}
 	}
@@ -262,7 +262,9 @@ func (c calendarCounter) rewind(l Limit, s State, now Instant, tolerance time.Du
 		return s
 	}
 	start, end := l.window(now)
-	return stretches{start: start, length: wholeSeconds(start, end), current: min(stretchesOf(s).used(), maxWeight)}.state()
+	w := stretchesOf(s)
+	w = stretches{start: start, length: wholeSeconds(start, end), current: min(w.used(), maxWeight)}
+	return w.state()
 }
 
 func (calendarCounter) clamp(l Limit, s State, now Instant) State {
@@ -280,7 +282,8 @@ func (calendarCounter) clamp(l Limit, s State, now Instant) State {
 
 // content is of whole hits, rounded up: the units of two windows differ.
 func (c calendarCounter) content(l Limit, s State, now Instant) wide {
-	return product(c.at(l, s, now).used(), uint64(l.Period))
+	w := c.at(l, s, now)
+	return product(w.used(), uint64(l.Period))
 }
 
 // A record holds the start of the last charge's window, two counts, and two lengths in seconds: of

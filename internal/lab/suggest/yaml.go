@@ -98,7 +98,9 @@ func (r *Result) Documents() ([]Document, error) {
 	defaults := make(map[string]*Shape)
 	var names []string
 	limits := make(map[string]map[string]bool) // the names of limits, by domain
-	for _, s := range slices.Concat(r.Shapes, r.kept) {
+	all := slices.Concat(r.Shapes, r.kept)
+	slices.SortStableFunc(all, func(a, b *Shape) int { return cmp.Compare(isNew(a), isNew(b)) }) // these go below the nodes of rules
+	for _, s := range all {
 		if limits[s.Domain] == nil {
 			limits[s.Domain] = make(map[string]bool)
 		}
@@ -116,7 +118,7 @@ func (r *Result) Documents() ([]Document, error) {
 		root.add(s)
 	}
 	slices.Sort(names)
-	all := make([]Document, 0, len(names))
+	documents := make([]Document, 0, len(names))
 	for _, name := range names {
 		named := limits[name]
 		document := encoded(map[string]string{"domain": name})
@@ -134,12 +136,20 @@ func (r *Result) Documents() ([]Document, error) {
 		if err := e.Encode(document); err != nil {
 			return nil, fmt.Errorf("domain %q: %w", name, err)
 		}
-		all = append(all, Document{name, out.String()})
+		documents = append(documents, Document{name, out.String()})
 	}
-	return all, nil
+	return documents, nil
 }
 
-// add adds a suggestion below the root.
+func isNew(s *Shape) int {
+	if s.rule == nil {
+		return 1
+	}
+	return 0
+}
+
+// add adds a suggestion below the root. A new one goes to a node that matches every value, as a node
+// without a value beside that one is never reached.
 func (p *place) add(s *Shape) {
 	levels := make([]descriptors.Level, 0, len(s.keys))
 	for _, key := range s.keys {
@@ -149,7 +159,7 @@ func (p *place) add(s *Shape) {
 		levels = s.rule.Levels
 	}
 	for _, l := range levels {
-		i := slices.IndexFunc(p.below, func(b *place) bool { return b.Key == l.Key && b.Value == l.Value })
+		i := slices.IndexFunc(p.below, func(b *place) bool { return b.Key == l.Key && (b.Value == l.Value || s.rule == nil && b.Value == "*") })
 		if i < 0 {
 			i = len(p.below)
 			p.below = append(p.below, &place{Level: descriptors.Level{Key: l.Key, Value: l.Value}})

@@ -18,7 +18,8 @@ func mostInAPeriod(at []Instant, period time.Duration) (most int) {
 	return most
 }
 
-// The worst case of a sliding count: all hits at the end of a window, and then each hit that passes.
+// The worst case of a sliding count: all hits at the end of a window, and then each hit that
+// passes.
 func TestASlidingCountAdmitsTwiceItsLimitLessOneInTheWorstPeriod(t *testing.T) {
 	l := Limit{Algorithm: SlidingWindowCounter, Requests: 100, Period: time.Minute}
 	var s State

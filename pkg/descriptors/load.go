@@ -33,8 +33,8 @@ type Options struct {
 	// document says otherwise.
 	DropRejected bool
 
-	// CalendarMonths aligns a fixed window of one month to the calendar in UTC, unless the limit has an
-	// alignment of its own.
+	// CalendarMonths aligns a fixed window of one month to the calendar in UTC, unless the limit has
+	// an alignment of its own.
 	CalendarMonths bool
 
 	// Strict treats every warning as a mistake.

@@ -76,8 +76,8 @@ func calendarCases() []calendarCase {
 	}
 }
 
-// Each window of 20 zones from 2000 to 2040 admits a hit at its start, and denies another one at its
-// last nanosecond. The answers say the end of the window to the nanosecond.
+// Each window of 20 zones from 2000 to 2040 admits a hit at its start, and denies another one at
+// its last nanosecond. The answers say the end of the window to the nanosecond.
 func TestResetsOfACalendarAreExact(t *testing.T) {
 	for _, name := range []string{
 		"Pacific/Apia", "Australia/Lord_Howe", "Asia/Kathmandu", "America/Sao_Paulo", "Africa/Casablanca", "Africa/Cairo",

@@ -175,7 +175,8 @@ func (l *Limiter) candidate(set *ruleSet, k *top.Key, q TopQuery) (c candidate, 
 }
 
 // find finds the rule, the limit and the charge of a key again, by the rules in force. false: no
-// rule counts the key any more, or a grant lets everything pass. With noGrants, grants do not count.
+// rule counts the key any more, or a grant lets everything pass. With noGrants, grants do not
+// count.
 func (l *Limiter) find(set *ruleSet, text *trackedKey, noGrants bool) (c candidate, ok bool) {
 	v := Verdict{noGrants: noGrants}
 	r := &Request{Domain: text.domain, Descriptors: []Descriptor{{Entries: text.entries, Override: text.override}}}

@@ -101,8 +101,8 @@ const loadTimeout = 10 * time.Second
 const maxRule = 512
 
 // Grant keeps a grant and puts it in force, in place of an earlier one for the same key and limit.
-// A grant that adds hits is beside all others. Grant sets ID, Given and Rule, and From, Until and Over
-// of a grant that adds hits. The errors wrap [limiter.ErrInvalidGrant],
+// A grant that adds hits is beside all others. Grant sets ID, Given and Rule, and From, Until and
+// Over of a grant that adds hits. The errors wrap [limiter.ErrInvalidGrant],
 // [limiter.ErrNotGrantable] or [limiter.ErrTooManyGrants]: then nothing has changed. Any other
 // error says why Redis has not confirmed the grant. The grant then is in force, or never will be.
 func (k *Keeper) Grant(ctx context.Context, in limiter.Grant) (given, replaced *limiter.Grant, err error) {

@@ -196,7 +196,8 @@ func waitText(d time.Duration) string {
 	return d.String()
 }
 
-// windowText returns the length of a limit's windows: "1m", and "month" or "3 months" of a calendar.
+// windowText returns the length of a limit's windows: "1m", and "month" or "3 months" of a
+// calendar.
 func windowText(l *adminv1.Limit) string {
 	switch n := l.GetUnitMultiplier(); {
 	case !strings.HasPrefix(l.GetAlignment(), "calendar"):

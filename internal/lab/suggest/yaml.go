@@ -148,8 +148,8 @@ func isNew(s *Shape) int {
 	return 0
 }
 
-// add adds a suggestion below the root. A new one goes to a node that matches every value, as a node
-// without a value beside that one is never reached.
+// add adds a suggestion below the root. A new one goes to a node that matches every value, as a
+// node without a value beside that one is never reached.
 func (p *place) add(s *Shape) {
 	levels := make([]descriptors.Level, 0, len(s.keys))
 	for _, key := range s.keys {

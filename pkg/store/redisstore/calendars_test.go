@@ -17,8 +17,8 @@ func misled(s *Store, by time.Duration) {
 	s.main.clock.leads[0].ahead.Store(now.UnixMicro() - now.Sub(s.main.clock.started).Microseconds() + by.Microseconds() + 1)
 }
 
-// Around a boundary three processes charge one key, and their ideas of the time differ. The clock of
-// Redis chooses the window, so each of the two windows admits exactly its limit.
+// Around a boundary three processes charge one key, and their ideas of the time differ. The clock
+// of Redis chooses the window, so each of the two windows admits exactly its limit.
 func TestProcessesWithOtherClocksChargeTheSameWindow(t *testing.T) {
 	const limit = 40
 	o := Options{Prefix: fmt.Sprint(t.Name(), time.Now().UnixNano())}

@@ -31,8 +31,8 @@ func isLocal(c *store.Charge) bool {
 
 // units returns the units of a hit under a limit. All numbers of the limit fit in units. A bucket
 // in whole tokens gains whole hits, and a sliding count counts whole hits of a denied request. So
-// their costs are rounded up to whole hits. So are costs under a calendar: the numbers of its states
-// are not only hits.
+// their costs are rounded up to whole hits. So are costs under a calendar: the numbers of its
+// states are not only hits.
 func units(l algorithms.Limit) uint32 {
 	switch l.Algorithm {
 	case algorithms.TokenBucketInteger, algorithms.SlidingWindowCounter, algorithms.CalendarWindow, algorithms.CalendarCounter:

@@ -82,7 +82,7 @@ func NewCalendar(s CalendarSpec) (*Calendar, error) {
 	if s.Zone == nil {
 		s.Zone = time.UTC
 	}
-	if s.Day == 0 {
+	if s.Day == 0 && (s.Unit == CalendarMonth || s.Unit == CalendarYear) {
 		s.Day = 1
 	}
 	return &Calendar{spec: s}, nil

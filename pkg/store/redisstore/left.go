@@ -3,7 +3,10 @@ package redisstore
 import (
 	"encoding/json"
 	"fmt"
+	"sync"
 
+	"github.com/weirproxy/weir/internal/zones"
+	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store/redisstore/owed"
 )
 
@@ -32,11 +35,42 @@ func (s *Store) Return(record []byte) error {
 		return fmt.Errorf("a record of owed hits: %w", err)
 	}
 	var err error
-	s.in(l.Key, func(b *owed.Book) { err = b.Return(&l, s.clocks()) })
+	s.in(l.Key, func(b *owed.Book) { err = b.Return(&l, s.clocks(), s.returned.calendar) })
 	if err != nil {
 		return fmt.Errorf("a record of owed hits: %w", err)
 	}
 	return nil
+}
+
+// returned is the calendars of records of an earlier process.
+type returned struct {
+	mu    sync.Mutex // guards known
+	known map[owed.LeftCalendar]*algorithms.Calendar
+}
+
+// calendar returns the one calendar of a description in a record.
+func (r *returned) calendar(of owed.LeftCalendar) (*algorithms.Calendar, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := r.known[of]; c != nil {
+		return c, nil
+	}
+	s := algorithms.CalendarSpec{Unit: of.Unit, Count: of.Count, FirstHit: of.FirstHit, Day: of.Day, At: of.At, Starts: of.Starts}
+	if !of.FirstHit {
+		var err error
+		if s.Zone, err = zones.Load(of.Zone); err != nil {
+			return nil, err
+		}
+	}
+	c, err := algorithms.NewCalendar(s)
+	if err != nil {
+		return nil, err
+	}
+	if r.known == nil {
+		r.known = make(map[owed.LeftCalendar]*algorithms.Calendar)
+	}
+	r.known[of] = c
+	return c, nil
 }
 
 // leaveLocked takes all that waits in a shard for CloseKeeping. The mu of the shard must be held.

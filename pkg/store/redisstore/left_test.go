@@ -1,13 +1,18 @@
 package redisstore
 
 import (
+	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/must"
+	"github.com/weirproxy/weir/internal/zones"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
+	"github.com/weirproxy/weir/pkg/store/redisstore/owed"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -102,6 +107,47 @@ func TestOnlyWhatRedisWasNotToldIsLeft(t *testing.T) {
 	for _, damaged := range []string{"", "{", "{}", `{"Key":"aw==","Charges":[{}]}`} {
 		if err := s.Return([]byte(damaged)); err == nil {
 			t.Errorf("Return of %q succeeds", damaged)
+		}
+	}
+}
+
+// Hits under a calendar are left with the calendar, and count in its window.
+func TestHitsUnderACalendarAreLeft(t *testing.T) {
+	s := open(t, urlOf("redis", shared(t).Address()), Options{})
+	away := unconnected(names{prefix: s.main.prefix})
+	away.keeps, away.keepsEach = 1<<20, 1<<20
+	for _, a := range algorithms.CalendarAlgorithms() {
+		for name, spec := range map[string]algorithms.CalendarSpec{
+			"a month": {Unit: algorithms.CalendarMonth, Count: 1, Zone: must.Get(zones.Load("Europe/Berlin"))(t), Day: 31, At: time.Hour},
+			"a day":   {Unit: algorithms.CalendarDay, Count: 1, FirstHit: true},
+		} {
+			l := algorithms.Limit{Algorithm: a, Requests: 20, Period: 24 * time.Hour, Extra: algorithms.Extra{Calendar: calendarOf(spec)}}
+			c := hit(fmt.Sprint(name, uint8(a)), l)
+			c.Hits = 5
+			away.Later(&c, away.Now(l), store.Part{})
+			away.leaveLocked(away.shard(c.Key))
+		}
+	}
+	if len(away.left) != 4 {
+		t.Fatalf("%d records are left, want 4", len(away.left))
+	}
+	for _, record := range away.left {
+		must.Do(t, s.Return(record))
+		for _, damaged := range []string{"Europe/Berlim", ""} {
+			if bad := strings.ReplaceAll(string(record), "Europe/Berlin", damaged); bad != string(record) && s.Return([]byte(bad)) == nil {
+				t.Errorf("Return of %q succeeds", bad)
+			}
+		}
+	}
+	s.sendAll()
+	eventually(t, "the hits are told", func() bool { return s.idle() && s.Stats().OwedKeys == 0 })
+	for _, record := range away.left {
+		var l owed.Left
+		must.Do(t, json.Unmarshal(record, &l))
+		c := hit(string(l.Key), l.Charges[0].Limit)
+		c.Limit.Calendar = must.Get(s.returned.calendar(*l.Charges[0].Calendar))(t)
+		if got := remains(t, s, c); got != 15 {
+			t.Errorf("%s: %d of 20 remain, want 15", l.Key, got)
 		}
 	}
 }

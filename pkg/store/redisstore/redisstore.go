@@ -76,6 +76,8 @@ type Store struct {
 	waits sync.Pool // of *wait
 	fleet *fleet
 	stop  func()
+
+	returned returned
 }
 
 // New returns a store and starts to connect, without waiting for the connection. New fails when an

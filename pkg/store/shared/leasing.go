@@ -143,7 +143,7 @@ func (a *asking) end(s *Store, i int) {
 	before := k.first.left + k.second.left
 	back := k.charged(a.begun, now, d, told)
 	if w.limit.Algorithm.HasWindows() { // the window may be another clock's than the state's
-		k.lease.end(a.begun + untilEnd(w.limit, s.remote.Now(w.limit).Add(a.begun-now)) - slack)
+		k.lease.end(a.begun + untilEnd(w.limit, s.remote.Now(w.limit).Moved(a.begun-now)) - slack)
 	}
 	if d.Allowed {
 		k.shard.charged += uint64(k.first.left + k.second.left - before + back.hits)

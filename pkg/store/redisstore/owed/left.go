@@ -26,20 +26,40 @@ type LeftCharge struct {
 	At    algorithms.Instant
 	Here  algorithms.Instant `json:",omitzero"` // the same of an event of a counter, by the clock of the process
 	Hold  *store.Hold        `json:",omitempty"`
+
+	Calendar *LeftCalendar `json:",omitempty"` // of the Limit, which has none
+}
+
+// LeftCalendar is an [algorithms.CalendarSpec] with the name of its time zone.
+type LeftCalendar struct {
+	Unit     algorithms.CalendarUnit
+	Count    uint32
+	FirstHit bool          `json:",omitzero"`
+	Zone     string        `json:",omitzero"`
+	Day      uint8         `json:",omitzero"`
+	At       time.Duration `json:",omitzero"`
+	Starts   time.Weekday  `json:",omitzero"`
+}
+
+// leaveCalendar writes the calendar of the limit down.
+func (c *LeftCharge) leaveCalendar() {
+	if c.Limit.Calendar == nil {
+		return
+	}
+	s := c.Limit.Calendar.Spec()
+	c.Limit.Calendar = nil
+	c.Calendar = &LeftCalendar{s.Unit, s.Count, s.FirstHit, s.Zone.String(), s.Day, s.At, s.Starts}
 }
 
 // Leave takes all that waits out of the book, for Return of a later process. Calls under way stay:
-// Redis may apply them after the end of this process. Hits under a calendar are lost: no file has
-// calendars.
+// Redis may apply them after the end of this process.
 func (b *Book) Leave(at Clocks) (all []Left) {
 	b.Look(time.Time{}, at, func(e Entry) {
-		l := e.leave(at)
-		if e.Charge().Limit.Calendar != nil {
-			for i := range l.Charges {
-				b.counts.lose(l.Charges[i].Hits)
-			}
-		} else if len(l.Charges) > 0 {
+		if l := e.leave(at); len(l.Charges) > 0 {
 			l.Key, l.Saved = e.Charge().Key, at
+			for i := range l.Charges {
+				l.Charges[i].leaveCalendar()
+			}
 			all = append(all, l)
 		}
 		e.tidy(b)
@@ -75,10 +95,20 @@ func (h *Holder) leave(Clocks) (l Left) {
 
 // Return adds an entry that an earlier process has left. The time since counts: a bucket gains, and
 // old hits are dropped. If a clock has gone back since, no time counts as passed. Return
-// believes nothing, and fails if no Book leaves such a Left.
-func (b *Book) Return(l *Left, now Clocks) error {
+// believes nothing, and fails if no Book leaves such a Left. calendar makes the calendars.
+func (b *Book) Return(l *Left, now Clocks, calendar func(LeftCalendar) (*algorithms.Calendar, error)) error {
 	if err := l.validate(); err != nil {
 		return err
+	}
+	for i := range l.Charges {
+		c := &l.Charges[i]
+		if c.Calendar == nil {
+			continue
+		}
+		var err error
+		if c.Limit.Calendar, err = calendar(*c.Calendar); err != nil {
+			return fmt.Errorf("charge %d: %w", i, err)
+		}
 	}
 	redis, here := since{l.Saved.Redis, now.Redis}, since{l.Saved.Here, now.Here}
 	late := Late{Here: l.Here, Fix: l.Fix, Part: l.Part}
@@ -127,7 +157,7 @@ func (l *Left) validate() error {
 	for i := range l.Charges {
 		c := &l.Charges[i]
 		switch h := c.Hold; {
-		case c.Limit.Calendar != nil:
+		case c.Limit.Calendar != nil || c.Calendar != nil && !c.Limit.Algorithm.HasCalendar():
 			return fmt.Errorf("charge %d: has a calendar", i)
 		case c.Limit.Validate() != nil:
 			return fmt.Errorf("charge %d: %w", i, c.Limit.Validate())

@@ -27,12 +27,19 @@ func restarted(t interface{ Fatal(args ...any) }, b *Book, end, now Clocks) *Boo
 		if err := json.Unmarshal(text, &read); err != nil {
 			t.Fatal(err)
 		}
-		if err := next.Return(&read, now); err != nil {
+		if err := next.Return(&read, now, calendarOf); err != nil {
 			t.Fatal(err)
 		}
 	}
 	b.Look(time.Time{}, end, func(e Entry) { t.Fatal("the process that ended still owes", e.Charge()) })
 	return next
+}
+
+// calendarOf makes a calendar in UTC.
+func calendarOf(of LeftCalendar) (*algorithms.Calendar, error) {
+	return algorithms.NewCalendar(algorithms.CalendarSpec{
+		Unit: of.Unit, Count: of.Count, FirstHit: of.FirstHit, Day: of.Day, At: of.At, Starts: of.Starts,
+	})
 }
 
 // tellings returns all hits and events by key and instant, and the hits of buckets by key.
@@ -181,7 +188,7 @@ func TestReturnBelievesNothing(t *testing.T) {
 				}
 				l.Charges = append(l.Charges, c)
 			}
-			_ = b.Return(&l, now)
+			_ = b.Return(&l, now, calendarOf)
 		}
 		for _, at := range []Clocks{now, {now.Redis.Add(time.Hour), now.Here.Add(time.Hour)}} {
 			b.Look(time.Time{}, at, func(e Entry) {

@@ -134,11 +134,12 @@ func ParseAlgorithm(name string) (Algorithm, error) {
 			return a, nil
 		}
 	}
-	return 0, fmt.Errorf("%q is not an algorithm, must be one of %s%s", name, Names(), hint(name))
+	return 0, fmt.Errorf("%q is not an algorithm, must be one of %s%s", name, Names(), Hint(name))
 }
 
-// hint says which algorithm stands for a name that others use; "" for an unknown name.
-func hint(name string) string {
+// Hint says which algorithm stands for a name that other programs use, as the end of a sentence; ""
+// for any other name.
+func Hint(name string) string {
 	switch strings.NewReplacer("-", "_", " ", "_").Replace(strings.ToLower(name)) {
 	case "leaky_bucket", "leakybucket":
 		return ": as a meter it is token_bucket with the size of the bucket as burst, such as burst: 1; there is no queue"

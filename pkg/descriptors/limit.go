@@ -293,7 +293,7 @@ func (t *tree) algorithm(v value) algorithms.Algorithm {
 	name, ok := t.text(v)
 	a, err := algorithms.ParseAlgorithm(name)
 	if ok && err != nil {
-		t.fail(v, "%s is not an algorithm, must be one of %s", quote(name), algorithms.Names())
+		t.fail(v, "%s is not an algorithm, must be one of %s%s", quote(name), algorithms.Names(), algorithms.Hint(name))
 	}
 	return a
 }

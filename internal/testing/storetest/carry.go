@@ -115,7 +115,7 @@ func carryAsModel(t *testing.T, e Env) {
 		e.Sleep(scale[r.IntN(len(scale))] + time.Duration(r.IntN(1000))*time.Microsecond)
 		n := r.IntN(len(rules))
 		if len(rules[n]) == 0 || r.IntN(8) == 0 {
-			all := algorithms.RateAlgorithms()
+			all := everyRate()
 			next := algorithms.Limit{
 				Algorithm: all[r.IntN(len(all))], Requests: uint32(r.IntN(12)),
 				Period: []time.Duration{time.Second, 7 * time.Second, time.Minute}[r.IntN(3)],

@@ -57,7 +57,7 @@ func restored(t failer, o Options, snapshot []byte) (*Store, Loaded) {
 func drawCharges(rt *rapid.T) []store.Charge {
 	charges := make([]store.Charge, rapid.IntRange(1, 4).Draw(rt, "charges"))
 	for i := range charges {
-		a := rapid.SampledFrom(algorithms.Algorithms()).Draw(rt, "algorithm")
+		a := rapid.SampledFrom(append(algorithms.Algorithms(), algorithms.CalendarAlgorithms()...)).Draw(rt, "algorithm")
 		l := algorithms.Limit{
 			Algorithm: a,
 			Requests:  rapid.SampledFrom([]uint32{1, 3, 10, 100, 0, 1 << 31}).Draw(rt, "requests"),
@@ -65,6 +65,12 @@ func drawCharges(rt *rapid.T) []store.Charge {
 		}
 		if a == algorithms.TokenBucket && l.Requests > 0 {
 			l.Burst = rapid.SampledFrom([]uint32{0, 1, 50}).Draw(rt, "burst")
+		}
+		if a.HasCalendar() {
+			l.Calendar, _ = algorithms.NewCalendar(rapid.SampledFrom([]algorithms.CalendarSpec{
+				{}, {Unit: algorithms.CalendarDay, Count: 1}, {Unit: algorithms.CalendarMonth, Count: 1, Day: 31},
+				{Unit: algorithms.CalendarDay, Count: 1, FirstHit: true},
+			}).Draw(rt, "calendar")) // an empty description makes none
 		}
 		if a == algorithms.TokenBucketInteger {
 			l.Requests = min(l.Requests, uint32(min(int64(l.Period), 1<<31)))

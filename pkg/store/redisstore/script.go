@@ -57,17 +57,17 @@ func scriptOf(further ...string) (string, error) {
 	}
 	all := append(algorithms.Algorithms(), algorithms.CalendarAlgorithms()...)
 	last := int(slices.Max(all))
-	calendars := "false"
 	fmt.Fprintf(&script, "local BACK = %d\n", farthestBack/Granularity)
 	script.WriteString("local now, deadline, general")
 	for n := range last + 1 {
 		fmt.Fprintf(&script, ", uses_%d", n)
 	}
 	fmt.Fprintf(&script, " = struct.unpack('<I8I8I1I1%s', ARGV[1])\n", strings.Repeat("I1", last))
+	script.WriteString("local uses_calendars = false")
 	for _, a := range algorithms.CalendarAlgorithms() {
-		calendars += fmt.Sprintf(" or uses_%d == 1", a)
+		fmt.Fprintf(&script, " or uses_%d == 1", a)
 	}
-	fmt.Fprintf(&script, "local uses_calendars = %s\n", calendars)
+	script.WriteString("\n")
 	read("request")
 	read("calendars")
 	algorithm("counter", counterNumber, "")

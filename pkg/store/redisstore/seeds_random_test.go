@@ -25,6 +25,8 @@ func TestSeedsOfSeveralProcessesCountInAnyOrder(t *testing.T) {
 			{Algorithm: algorithms.FixedWindow, Requests: 40, Period: 10 * time.Second},
 			{Algorithm: algorithms.TokenBucket, Requests: 20, Period: 10 * time.Second, Extra: algorithms.Extra{Burst: 40}},
 			{Algorithm: algorithms.SlidingWindowCounter, Requests: 40, Period: 10 * time.Second},
+			{Algorithm: algorithms.CalendarWindow, Requests: 40, Period: 10 * time.Second},
+			{Algorithm: algorithms.CalendarCounter, Requests: 40, Period: 10 * time.Second},
 			{Algorithm: algorithms.TokenBucketInteger, Requests: 40, Period: 10 * time.Second},
 		}[n%4]
 		key := []byte{byte(n >> 8), byte(n)}

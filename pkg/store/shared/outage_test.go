@@ -59,7 +59,7 @@ func oracle(l algorithms.Limit) algorithms.Limit {
 }
 
 func TestAFleetThatIsCutOffAdmitsNoMoreThanWasLeft(t *testing.T) {
-	for _, a := range algorithms.RateAlgorithms() {
+	for _, a := range append(algorithms.RateAlgorithms(), algorithms.CalendarAlgorithms()...) {
 		t.Run(a.String(), func(t *testing.T) {
 			admittedInAll, possible := 0, 0
 			inOutages(t, race.Scale(80), func(t *testing.T, r *rand.Rand) {

@@ -68,7 +68,9 @@ func drawCharges(rt *rapid.T) []store.Charge {
 		}
 		if a.HasCalendar() {
 			l.Calendar, _ = algorithms.NewCalendar(rapid.SampledFrom([]algorithms.CalendarSpec{
-				{}, {Unit: algorithms.CalendarDay, Count: 1}, {Unit: algorithms.CalendarMonth, Count: 1, Day: 31},
+				{},
+				{Unit: algorithms.CalendarDay, Count: 1},
+				{Unit: algorithms.CalendarMonth, Count: 1, Day: 31},
 				{Unit: algorithms.CalendarDay, Count: 1, FirstHit: true},
 			}).Draw(rt, "calendar")) // an empty description makes none
 		}

@@ -108,8 +108,9 @@ func TestStepsOfTheClockChangeNoDecisionWithoutWindows(t *testing.T) {
 				time.Sleep(rapid.SampledFrom([]time.Duration{0, 1, time.Second, time.Minute, time.Hour}).Draw(rt, "wait"))
 				charges := drawCharges(rt)
 				for i := range charges {
-					if a := &charges[i].Limit; a.Algorithm == algorithms.FixedWindow || a.Algorithm == algorithms.SlidingWindowCounter {
-						a.Algorithm = algorithms.TokenBucket
+					a := &charges[i].Limit
+					if p := a.Algorithm.Plain(); p == algorithms.FixedWindow || p == algorithms.SlidingWindowCounter {
+						a.Algorithm, a.Calendar = algorithms.TokenBucket, nil
 					}
 				}
 				want, got := make([]algorithms.Decision, len(charges)), make([]algorithms.Decision, len(charges))

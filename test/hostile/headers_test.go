@@ -20,6 +20,7 @@ func headerAttacks() []attack {
 		},
 		{
 			name:  "held_headers",
+			grpc:  heldStreams,
 			how:   "200 connections hold 100 streams with 15 KB of headers open",
 			bound: "header list of 16 KiB, 1024 streams of a connection, `--max-bytes-in-flight`",
 			run:   heldHeaders,

@@ -13,6 +13,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
+// heldStreams is the reason why grpc-go loses where streams wait.
+const heldStreams = "grpc-go keeps about 10 KB for each stream that waits for its message, with no bound over all connections"
+
 // unreadAnswers is the reason why grpc-go loses. grpc-go keeps the answers that a client does not
 // read, on each connection up to its bound of streams.
 const unreadAnswers = "answers that nobody reads have no bound over all connections"
@@ -50,7 +53,7 @@ func slowAttacks() []attack {
 		},
 		{
 			name:  "slow_writers",
-			grpc:  "grpc-go keeps about 10 KB for each stream that waits for its message, with no bound over all connections",
+			grpc:  heldStreams,
 			how:   "100 connections with 100 streams send a byte of their message each second",
 			bound: "1024 streams of a connection, `--max-bytes-in-flight`",
 			run: func(a *assault) {

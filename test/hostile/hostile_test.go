@@ -116,7 +116,11 @@ func assail(t *testing.T, row attack) {
 	} else {
 		s.awaitGoroutines(t, goroutines+idleWorkers+100)
 	}
-	if got, most := s.peak(), ceilingFor(keys); got > most {
+	most := ceilingFor(keys)
+	if os.Getenv("WEIR_GRPC_SERVER") == "grpc" {
+		most += most / 4 // grpc-go has no bound of its own
+	}
+	if got := s.peak(); got > most {
 		t.Errorf("resident memory: %s; want at most %s", mebibytes(got), mebibytes(most))
 	}
 	held := "no cgroup"

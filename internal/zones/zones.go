@@ -28,30 +28,17 @@ const Version = "2026f"
 //go:embed zones.tar.gz
 var files []byte // by name; equal files stand side by side, which makes the archive small
 
-// ErrUnknown is the error of [Load] for a name that the database does not have.
+// ErrUnknown is the error of [Database.Zone] for a name that the database does not have.
 var ErrUnknown = errors.New("the database has no time zone of that name")
 
-// Load returns the zone of an IANA name, such as Europe/Berlin; capitals matter. UTC is [time.UTC].
-// Load takes a few milliseconds, as it reads the database from its beginning.
+// Load returns a zone as [Database.Zone] does. Load takes a few milliseconds, as it opens the
+// database.
 func Load(name string) (*time.Location, error) {
-	if name == "UTC" {
-		return time.UTC, nil
+	d, err := Open()
+	if err != nil {
+		return nil, err
 	}
-	var data []byte
-	var failed error
-	err := each(func(known string, file io.Reader) bool {
-		if known == name {
-			data, failed = io.ReadAll(file)
-		}
-		return known == name
-	})
-	switch err = cmp.Or(err, failed); {
-	case err != nil:
-		return nil, fmt.Errorf("time zone %q: %w", name, err)
-	case data == nil:
-		return nil, fmt.Errorf("time zone %q: %w", name, ErrUnknown)
-	}
-	return time.LoadLocationFromTZData(name, data)
+	return d.Zone(name)
 }
 
 // Database is all zones, for many names: it reads the embedded files once, and takes their memory.
@@ -60,18 +47,26 @@ type Database struct{ files map[string][]byte }
 // Open returns the database. Open takes a few milliseconds.
 func Open() (*Database, error) {
 	d := &Database{files: make(map[string][]byte)}
-	var failed error
-	err := each(func(name string, file io.Reader) bool {
-		d.files[name], failed = io.ReadAll(file)
-		return failed != nil
-	})
-	if err = cmp.Or(err, failed); err != nil {
+	unzipped, err := gzip.NewReader(bytes.NewReader(files))
+	if err != nil {
 		return nil, fmt.Errorf("time zones: %w", err)
 	}
-	return d, nil
+	for r := tar.NewReader(unzipped); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return d, nil
+		}
+		if err == nil {
+			d.files[h.Name], err = io.ReadAll(r)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("time zones: %w", err)
+		}
+	}
 }
 
-// Zone is [Load] with this database. The result is another one at each call, but for UTC.
+// Zone returns the zone of an IANA name, such as Europe/Berlin; capitals matter. UTC is [time.UTC],
+// and any other result is another one at each call. The error of an unknown name wraps ErrUnknown.
 func (d *Database) Zone(name string) (*time.Location, error) {
 	if name == "UTC" {
 		return time.UTC, nil
@@ -102,21 +97,4 @@ func (d *Database) Nearest(name string) string {
 		}
 	}
 	return cmp.Or(place, spelling.Nearest(meant, names, len(meant)/5))
-}
-
-// each calls do for each zone and its file, until the result is true.
-func each(do func(name string, file io.Reader) bool) error {
-	unzipped, err := gzip.NewReader(bytes.NewReader(files))
-	if err != nil {
-		return err
-	}
-	for r := tar.NewReader(unzipped); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil || do(h.Name, r) {
-			return err
-		}
-	}
 }

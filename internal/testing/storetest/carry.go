@@ -38,8 +38,8 @@ func keyUnder(key string, l algorithms.Limit) string {
 }
 
 func carryThereAndBack(t *testing.T, e Env) {
-	for _, a := range everyRate() {
-		for _, b := range everyRate() {
+	for _, a := range EveryRate() {
+		for _, b := range EveryRate() {
 			key := fmt.Sprint(uint8(a), " ", uint8(b))
 			from, to := limit(a, 10), algorithms.Limit{Algorithm: b, Requests: 100, Period: time.Hour}
 			c := charge(keyUnder(key, from), from)
@@ -67,8 +67,8 @@ func isBucket(a algorithms.Algorithm) bool {
 }
 
 func deniedStaysDenied(t *testing.T, e Env) {
-	for _, a := range everyRate() {
-		for _, b := range everyRate() {
+	for _, a := range EveryRate() {
+		for _, b := range EveryRate() {
 			key := fmt.Sprint(uint8(a), " ", uint8(b))
 			from, to := limit(a, 5), algorithms.Limit{Algorithm: b, Requests: 5, Period: time.Hour}
 			c := charge(keyUnder(key, from), from)
@@ -115,7 +115,7 @@ func carryAsModel(t *testing.T, e Env) {
 		e.Sleep(scale[r.IntN(len(scale))] + time.Duration(r.IntN(1000))*time.Microsecond)
 		n := r.IntN(len(rules))
 		if len(rules[n]) == 0 || r.IntN(8) == 0 {
-			all := everyRate()
+			all := EveryRate()
 			next := algorithms.Limit{
 				Algorithm: all[r.IntN(len(all))], Requests: uint32(r.IntN(12)),
 				Period: []time.Duration{time.Second, 7 * time.Second, time.Minute}[r.IntN(3)],

@@ -38,7 +38,7 @@ func storm(work func(worker int)) {
 
 func oneKeyConcurrently(t *testing.T, e Env) {
 	requests := race.Scale(1000)
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		c := charge("hot", limit(a, uint32(requests)))
 		var admitted atomic.Int64
 		storm(func(int) {
@@ -60,7 +60,7 @@ func oneKeyConcurrently(t *testing.T, e Env) {
 func crossingPairs(t *testing.T, e Env) {
 	const keys = 8
 	requests := race.Scale(300)
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		var admitted [keys]atomic.Int64
 		storm(func(w int) {
 			decisions := make([]algorithms.Decision, 3)
@@ -92,7 +92,7 @@ func crossingPairs(t *testing.T, e Env) {
 }
 
 func chargesAndRefunds(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		storm(func(w int) {
 			decisions := make([]algorithms.Decision, 1)
 			c := charge("shared", limit(a, goroutines))

@@ -79,7 +79,7 @@ func (e Env) wantEnd(t *testing.T, c store.Charge, was algorithms.HoldStatus, le
 // everyHold runs a case for each algorithm.
 func everyHold(t *testing.T, test func(a algorithms.Algorithm, rate bool)) {
 	t.Helper()
-	for _, a := range everyAlgorithm() {
+	for _, a := range EveryAlgorithm() {
 		test(a, a != algorithms.Concurrency)
 	}
 }

@@ -145,7 +145,7 @@ func quotaHolds(t *testing.T, e Env) {
 }
 
 func severalHolds(t *testing.T, e Env) {
-	all := everyAlgorithm()
+	all := EveryAlgorithm()
 	request := func(p algorithms.HoldPhase, holder string, hits int64) []store.Charge {
 		var charges []store.Charge
 		for i, a := range all {
@@ -257,7 +257,7 @@ func endUnderQuota(t *testing.T, e Env) {
 
 func holdersAreIndependent(t *testing.T, e Env) {
 	var all []store.Charge
-	for _, a := range everyAlgorithm() {
+	for _, a := range EveryAlgorithm() {
 		for _, period := range []time.Duration{time.Hour, 24 * time.Hour} {
 			l := held(a, 10)
 			if a != algorithms.Concurrency {

@@ -165,7 +165,7 @@ func randomCharges(r *rand.Rand) []store.Charge {
 	charges := make([]store.Charge, 1+r.IntN(4)*r.IntN(2))
 	rule := 0
 	for i := range charges {
-		a := everyRate()[r.IntN(len(everyRate()))]
+		a := EveryRate()[r.IntN(len(EveryRate()))]
 		l := algorithms.Limit{Algorithm: a, Requests: uint32(r.IntN(12)), Period: time.Minute}
 		if a == algorithms.TokenBucket && l.Requests > 0 && r.IntN(2) == 0 {
 			l.Burst = 1 + uint32(r.IntN(20))

@@ -18,7 +18,7 @@ func readCases() []Case {
 }
 
 func peekCharges(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		c := charge("k", limit(a, 5))
 		for range 7 {
 			peeked := make([]algorithms.Decision, 2)
@@ -38,7 +38,7 @@ func peekCharges(t *testing.T, e Env) {
 }
 
 func resetForgets(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		c, other := charge("k", limit(a, 1)), charge("other", limit(a, 1))
 		e.wantAdmitted(t, true, c)
 		e.wantAdmitted(t, true, other)

@@ -25,7 +25,7 @@ func singleCases() []Case {
 }
 
 func admitsExactlyItsLimit(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		c := charge("k", limit(a, 10))
 		for i := range uint32(10) {
 			if d := e.wantAdmitted(t, true, c)[0]; d.Remaining != 9-i {
@@ -40,7 +40,7 @@ func admitsExactlyItsLimit(t *testing.T, e Env) {
 }
 
 func retryAfterIsTight(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		c := charge("k", limit(a, 7))
 		c.Hits = 5
 		e.wantAdmitted(t, true, c)
@@ -53,7 +53,7 @@ func retryAfterIsTight(t *testing.T, e Env) {
 }
 
 func denialChangesNothing(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		c := charge("k", limit(a, 5))
 		e.wantAdmitted(t, true, c)
 		big := c
@@ -66,7 +66,7 @@ func denialChangesNothing(t *testing.T, e Env) {
 }
 
 func probeChargesNothing(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		c, probe := charge("k", limit(a, 2)), charge("k", limit(a, 2))
 		probe.Hits = 0
 		for range 5 {
@@ -82,7 +82,7 @@ func probeChargesNothing(t *testing.T, e Env) {
 }
 
 func hitsAreTakenWhole(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		c := charge("k", limit(a, 10))
 		c.Hits = 6
 		e.wantAdmitted(t, true, c)
@@ -95,7 +95,7 @@ func hitsAreTakenWhole(t *testing.T, e Env) {
 }
 
 func refundClamps(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		c, refund := charge("k", limit(a, 10)), charge("k", limit(a, 10))
 		refund.Hits = -3
 		e.wantAdmitted(t, true, refund) // of a key never used
@@ -113,7 +113,7 @@ func refundClamps(t *testing.T, e Env) {
 }
 
 func countRejectedGoesIntoDebt(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		c := charge("k", limit(a, 10))
 		c.CountRejected = true
 		c.Hits = 15
@@ -131,7 +131,7 @@ func countRejectedGoesIntoDebt(t *testing.T, e Env) {
 }
 
 func zeroDenies(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		for _, counted := range []bool{false, true} {
 			c := charge("k", limit(a, 0))
 			c.CountRejected = counted
@@ -144,7 +144,7 @@ func zeroDenies(t *testing.T, e Env) {
 
 func keysAreIndependent(t *testing.T, e Env) {
 	keys := []string{"", "a", "b", "ab", "a_b", "a\x00b", "a\nb", "\xff\xfe", "{a}", "a:b", string(make([]byte, 1000))}
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		for _, k := range keys {
 			if d := e.wantAdmitted(t, true, charge(k, limit(a, 1)))[0]; d.Remaining != 0 {
 				t.Errorf("%v: key %q has %d remaining after its one hit", a, k, d.Remaining)
@@ -155,7 +155,7 @@ func keysAreIndependent(t *testing.T, e Env) {
 }
 
 func algorithmAndPeriodSeparate(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		for _, period := range []time.Duration{time.Minute, time.Hour, 90 * time.Second} {
 			l := algorithms.Limit{Algorithm: a, Requests: 1, Period: period}
 			e.wantAdmitted(t, true, charge("k", l))
@@ -165,7 +165,7 @@ func algorithmAndPeriodSeparate(t *testing.T, e Env) {
 }
 
 func largestLimits(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		if a == algorithms.SlidingWindowLog {
 			continue // rules bound the size
 		}
@@ -183,12 +183,12 @@ func largestLimits(t *testing.T, e Env) {
 	}
 }
 
-// everyRate returns every algorithm with a period, with or without a calendar.
-func everyRate() []algorithms.Algorithm {
+// EveryRate returns every algorithm with a period, with or without a calendar.
+func EveryRate() []algorithms.Algorithm {
 	return append(algorithms.RateAlgorithms(), algorithms.CalendarAlgorithms()...)
 }
 
-// everyAlgorithm returns everyRate and concurrency.
-func everyAlgorithm() []algorithms.Algorithm {
+// EveryAlgorithm returns EveryRate and concurrency.
+func EveryAlgorithm() []algorithms.Algorithm {
 	return append(algorithms.Algorithms(), algorithms.CalendarAlgorithms()...)
 }

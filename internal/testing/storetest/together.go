@@ -40,7 +40,7 @@ func transaction(ctx context.Context, charges ...store.Charge) store.Transaction
 }
 
 func oneKeyTogether(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		c, other := charge("shared", limit(a, 20)), charge("other", limit(a, 1000))
 		var all []store.Transaction
 		for i := range 50 {

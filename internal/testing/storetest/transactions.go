@@ -26,7 +26,7 @@ func transactionCases() []Case {
 }
 
 func allOrNothing(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		wide, narrow := charge("wide", limit(a, 10)), charge("narrow", limit(a, 1))
 		e.wantAdmitted(t, true, wide, narrow)
 		for range 3 {
@@ -43,7 +43,7 @@ func allOrNothing(t *testing.T, e Env) {
 }
 
 func sameKeyTwice(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		c := charge("k", limit(a, 5))
 		decisions := e.wantAdmitted(t, true, c, c)
 		if decisions[0].Remaining != 4 || decisions[1].Remaining != 3 {
@@ -54,7 +54,7 @@ func sameKeyTwice(t *testing.T, e Env) {
 }
 
 func sameKeyTwiceBeyond(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		c := charge("k", limit(a, 1))
 		decisions := e.wantAdmitted(t, false, c, c)
 		if !decisions[0].Allowed || decisions[0].Remaining != 1 || decisions[1].Allowed {
@@ -65,7 +65,7 @@ func sameKeyTwiceBeyond(t *testing.T, e Env) {
 }
 
 func countRejectedInDeniedRequest(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		counting, plain, narrow := charge("counting", limit(a, 10)), charge("plain", limit(a, 10)), charge("narrow", limit(a, 1))
 		counting.CountRejected, narrow.CountRejected = true, true
 		narrow.Hits = 2
@@ -81,7 +81,7 @@ func countRejectedInDeniedRequest(t *testing.T, e Env) {
 }
 
 func deniedRequestGivesNoRefund(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		used, banned := charge("used", limit(a, 10)), charge("banned", limit(a, 0))
 		used.Hits = 5
 		e.wantAdmitted(t, true, used)
@@ -92,7 +92,7 @@ func deniedRequestGivesNoRefund(t *testing.T, e Env) {
 }
 
 func shadowDoesNotDeny(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		c, shadow := charge("k", limit(a, 10)), charge("shadow", limit(a, 1))
 		shadow.Mode = store.Shadow
 		e.wantAdmitted(t, true, c, shadow)
@@ -112,7 +112,7 @@ func quota(key string, l algorithms.Limit, rule int) store.Charge {
 }
 
 func oneQuotaOfTwo(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		one, two := quota("one", limit(a, 1), 0), quota("two", limit(a, 2), 1)
 		e.wantAdmitted(t, true, one, two)
 		decisions := e.wantAdmitted(t, true, one, two)
@@ -124,7 +124,7 @@ func oneQuotaOfTwo(t *testing.T, e Env) {
 }
 
 func allQuotasOver(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		one, two, c := quota("one", limit(a, 1), 0), quota("two", limit(a, 2), 1), charge("k", limit(a, 10))
 		c.Rule = 2
 		e.wantAdmitted(t, true, one, two, c)
@@ -135,7 +135,7 @@ func allQuotasOver(t *testing.T, e Env) {
 }
 
 func quotaRuleOfTwoLimits(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		narrow, wide := quota("narrow", limit(a, 1), 7), quota("wide", limit(a, 10), 7)
 		e.wantAdmitted(t, true, narrow, wide)
 		e.wantAdmitted(t, false, narrow, wide)
@@ -145,7 +145,7 @@ func quotaRuleOfTwoLimits(t *testing.T, e Env) {
 }
 
 func shadowQuota(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		over, shadow := quota("over", limit(a, 0), 0), charge("shadow", limit(a, 0))
 		shadow.Mode, shadow.Rule = store.ShadowQuota, 1
 		e.wantAdmitted(t, false, over)
@@ -155,7 +155,7 @@ func shadowQuota(t *testing.T, e Env) {
 }
 
 func enforcingOutweighsQuota(t *testing.T, e Env) {
-	for _, a := range everyRate() {
+	for _, a := range EveryRate() {
 		free, banned := quota("free", limit(a, 10), 0), charge("banned", limit(a, 0))
 		banned.Rule = 1
 		e.wantAdmitted(t, false, free, banned)

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirproxy/weir/internal/testing/race"
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -15,7 +16,7 @@ import (
 // A clock that goes back by hours starves a key no longer than the clock needs to pass
 // farthestBack, or a window to end.
 func TestClockThatGoesBackStarvesNoKey(t *testing.T) {
-	for _, a := range everyRate() {
+	for _, a := range storetest.EveryRate() {
 		for _, back := range []time.Duration{farthestBack + Granularity, time.Minute, 25 * time.Hour} {
 			s, clock := given(t, Options{})
 			c := hit("k", algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Second})
@@ -34,7 +35,7 @@ func TestClockThatGoesBackStarvesNoKey(t *testing.T) {
 }
 
 func TestClockThatGoesBackALittleHoldsTheKey(t *testing.T) {
-	for _, a := range everyRate() {
+	for _, a := range storetest.EveryRate() {
 		s, clock := given(t, Options{})
 		clock.sleep(500 * time.Millisecond)
 		c := hit("k", algorithms.Limit{Algorithm: a, Requests: 10, Period: 10 * time.Second})
@@ -80,7 +81,7 @@ func (w *wandering) move(seed uint64, n int, onlyBack bool) {
 // in real time may begin anew after each step.
 func TestTimeThatGoesBackAndForthNeverMints(t *testing.T) {
 	const requests = 20
-	for _, a := range everyRate() {
+	for _, a := range storetest.EveryRate() {
 		for _, onlyBack := range []bool{true, false} {
 			s, clock := given(t, Options{})
 			for seed := range uint64(race.Scale(30)) {

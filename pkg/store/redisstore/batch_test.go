@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/race"
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/redisstore/owed"
@@ -120,7 +121,7 @@ func TestCallsOfOneBatchAreAnsweredAsOneAfterAnother(t *testing.T) {
 func FuzzAnswer(f *testing.F) {
 	at := store.Charge{Key: []byte("k"), Hits: 1}
 	var charges []store.Charge
-	for _, a := range everyRate() {
+	for _, a := range storetest.EveryRate() {
 		at.Limit = algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Second}
 		charges = append(charges, at)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/store"
@@ -30,7 +31,7 @@ func benchKey(n int) []byte {
 // BenchmarkTake is a decision of Redis on one of some keys while so many callers wait for theirs.
 // tx/call is how many of them share a call of the script.
 func BenchmarkTake(b *testing.B) {
-	for _, a := range everyRate() {
+	for _, a := range storetest.EveryRate() {
 		benchTakes(b, fileOf(a), benchLimit(a), Options{})
 	}
 	benchTakes(b, "counter", benchLimit(algorithms.FixedWindow), Options{Counters: Counters{Name: descriptors.AppendOriginalKey}})

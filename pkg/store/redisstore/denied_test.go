@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/testing/model"
 	"github.com/weirproxy/weir/internal/testing/race"
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -17,7 +18,7 @@ import (
 // Redis's clock is known to a round trip only.
 func TestFloodIsAllowedAtItsRetryInstantByRedisClock(t *testing.T) {
 	s := front(t, open(t, urlOf("redis", shared(t).Address()), Options{}), time.Minute)
-	for _, a := range everyRate() {
+	for _, a := range storetest.EveryRate() {
 		c := hit("k", algorithms.Limit{Algorithm: a, Requests: 2, Period: 40 * time.Millisecond})
 		c.Hits = 2
 		for range 5 {
@@ -49,8 +50,8 @@ func storm(goroutines, times int, do func(goroutine int)) {
 }
 
 func TestOtherLimitsOfADeniedRequestAreAnsweredFromMemory(t *testing.T) {
-	for _, a := range everyRate() {
-		for _, b := range everyRate() {
+	for _, a := range storetest.EveryRate() {
+		for _, b := range storetest.EveryRate() {
 			t.Run(fmt.Sprint(a, "_and_", b), func(t *testing.T) {
 				redis, clock := given(t, Options{})
 				s := front(t, redis, time.Hour)
@@ -75,7 +76,7 @@ func TestOtherLimitsOfADeniedRequestAreAnsweredFromMemory(t *testing.T) {
 }
 
 func TestTwoSidecarsShareOneLimit(t *testing.T) {
-	for _, a := range everyRate() {
+	for _, a := range storetest.EveryRate() {
 		one := open(t, urlOf("redis", shared(t).Address()), Options{})
 		two := open(t, urlOf("redis", shared(t).Address()), Options{Prefix: one.main.prefix})
 		sidecars := []store.Store{front(t, one, time.Second), front(t, two, time.Second)}

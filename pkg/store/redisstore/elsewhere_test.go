@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -42,7 +43,7 @@ func told(t *testing.T, s *Store) {
 func TestHitsDecidedWhileRedisStandsStillAreCharged(t *testing.T) {
 	r := ownRedis(t)
 	s := open(t, urlOf("redis", r.Address()), Options{})
-	for _, a := range everyRate() {
+	for _, a := range storetest.EveryRate() {
 		for _, together := range []bool{false, true} {
 			c := hit(fmt.Sprint("k", together), perAge(a, 100))
 			settled(t, s, c)
@@ -106,7 +107,7 @@ func TestHitsDecidedWhileRedisWritesNothingAreChargedOnce(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for _, a := range everyRate() {
+			for _, a := range storetest.EveryRate() {
 				c := hit("k", perAge(a, 100))
 				settled(t, s, c)
 				do(refuse[0])
@@ -136,7 +137,7 @@ func TestHitsOfARequestOverTwoServersAreChargedOnBoth(t *testing.T) {
 	patient := open(t, urlOf("redis", shared(t).Address()), o) // for questions that a busy machine must answer
 	o.Timeout, o.Prefix = 100*time.Millisecond, patient.main.prefix
 	s := open(t, urlOf("redis", shared(t).Address()), o)
-	for _, a := range everyRate() {
+	for _, a := range storetest.EveryRate() {
 		day, second := hit("day", perAge(a, 100)), hit("second", algorithms.Limit{Algorithm: a, Requests: 100, Period: time.Second})
 		second.Rule = 1
 		settled(t, s, day)

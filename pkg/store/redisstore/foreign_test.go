@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/must"
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/redisstore/owed"
@@ -18,7 +19,7 @@ import (
 // requests of the same batch have their answers.
 func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 	s, _ := given(t, Options{})
-	for _, a := range everyRate() {
+	for _, a := range storetest.EveryRate() {
 		for what, set := range map[string][]string{
 			"a short text":  {"SET", "", "x"},
 			"an empty text": {"SET", "", ""},
@@ -82,7 +83,7 @@ func TestForeignValuesAreErrorsAndStay(t *testing.T) {
 // Redis has certainly not charged hits of such a key, so each try is as good as the first.
 func TestHitsThatAForeignValueRefusesCountOnce(t *testing.T) {
 	s, clock := given(t, Options{})
-	for _, a := range everyRate() {
+	for _, a := range storetest.EveryRate() {
 		t.Run(a.String(), func(t *testing.T) {
 			c := hit("refused", perAge(a, 100))
 			c.Hits = 3

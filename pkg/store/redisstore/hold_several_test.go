@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -28,7 +29,7 @@ func TestHitsOfAReservedHolderComeBackOnce(t *testing.T) {
 	} {
 		for _, counters := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, counters %v", test.name, counters), func(t *testing.T) {
-				for _, a := range everyAlgorithm() {
+				for _, a := range storetest.EveryAlgorithm() {
 					{
 						o := Options{}
 						if counters {
@@ -80,7 +81,7 @@ func TestHoldersOfARequestThatFailedAreRepaired(t *testing.T) {
 	} {
 		for _, first := range []bool{false, true} { // the store is told before it settles the reservation
 			t.Run(fmt.Sprintf("%s, first %v", test.name, first), func(t *testing.T) {
-				for _, a := range everyAlgorithm() {
+				for _, a := range storetest.EveryAlgorithm() {
 					s, c := given(t, Options{})
 					l := limitOfTen(a)
 					wants(t, true, s, begin("k", l, "other", 4))

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -45,7 +46,7 @@ func TestResetForgetsHolders(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open()
-			for _, a := range everyAlgorithm() {
+			for _, a := range storetest.EveryAlgorithm() {
 				l := perAge(a, 10)
 				if a == algorithms.Concurrency {
 					l = inFlight(10)
@@ -76,7 +77,7 @@ func TestResetForgetsHolders(t *testing.T) {
 // After a begin and an end there is no key for longer than the holder is known, and the rest of a
 // book.
 func TestNothingOfHoldersIsLeftInRedis(t *testing.T) {
-	for _, a := range everyAlgorithm() {
+	for _, a := range storetest.EveryAlgorithm() {
 		s := open(t, urlOf("redis", shared(t).Address()), Options{})
 		l := algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Second}
 		if a == algorithms.Concurrency {
@@ -109,7 +110,7 @@ func TestHoldersLieInTheSlotOfTheirState(t *testing.T) {
 			keys = append(keys, fmt.Sprint(n))
 		}
 		for _, key := range keys {
-			for _, a := range everyAlgorithm() {
+			for _, a := range storetest.EveryAlgorithm() {
 				l := perAge(a, 1)
 				if a == algorithms.Concurrency {
 					l = inFlight(1)
@@ -159,7 +160,7 @@ func TestHoldersGiveBackInTheWindowOfTheProgramsClock(t *testing.T) {
 }
 
 func TestHoldersGiveBackAfterTheClockHasGoneBack(t *testing.T) {
-	for _, a := range everyRate() {
+	for _, a := range storetest.EveryRate() {
 		if a == algorithms.SlidingWindowLog {
 			continue // gives back hits of an instant, which has moved
 		}

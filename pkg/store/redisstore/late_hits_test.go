@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -12,7 +13,7 @@ import (
 // Hits that Redis is told of later leave no more room than hits that it was told of at once, at
 // each later instant.
 func TestHitsChargedLaterLeaveNoMoreRoomThanHitsChargedAtOnce(t *testing.T) {
-	for _, a := range everyRate() {
+	for _, a := range storetest.EveryRate() {
 		for seed := range uint64(12) {
 			t.Run(fmt.Sprint(a, "_", seed), func(t *testing.T) {
 				r := newRand(seed)
@@ -86,7 +87,7 @@ func TestHitsGivenBackToABucketAreThoseOfTheirInstant(t *testing.T) {
 
 // A told state has the hits that Redis does not know of.
 func TestToldStatesHaveTheHitsThatAreOwed(t *testing.T) {
-	for _, a := range everyRate() {
+	for _, a := range storetest.EveryRate() {
 		s, _ := given(t, Options{})
 		c := hit("k", perAge(a, 10))
 		wants(t, true, s, c)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/test/parts"
@@ -52,7 +53,7 @@ func TestRequestThatArrivesTooLateIsNotCharged(t *testing.T) {
 	const timeout = 30 * time.Millisecond
 	patient := open(t, urlOf("redis", r.Address()), Options{}) // for requests that a busy machine must answer
 	s := open(t, urlOf("redis", r.Address()), Options{Timeout: timeout, Prefix: patient.main.prefix})
-	for _, a := range everyRate() {
+	for _, a := range storetest.EveryRate() {
 		c := hit("k", perAge(a, 100))
 		settled(t, s, c)
 		wants(t, true, patient, c)

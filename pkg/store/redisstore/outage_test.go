@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -46,7 +47,7 @@ func quiet(s *Store) {
 // bucket may lose its gain between the first process that tells and the last. A process may charge
 // a hit too much, and in a log the hits of one slot of time.
 func TestCarriedHitsCostAsIfChargedAtTheirInstants(t *testing.T) {
-	for _, a := range everyRate() {
+	for _, a := range storetest.EveryRate() {
 		for seed := range uint64(12) {
 			t.Run(fmt.Sprint(a, "_", seed), func(t *testing.T) {
 				r := newRand(seed)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/redisstore/owed"
@@ -70,7 +71,7 @@ func TestRedisIsToldOfHoldersLater(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			for name, o := range map[string]Options{"": {}, "counters": {Counters: counted(fresh(t))}} {
 				s, clock := given(t, o)
-				for _, a := range everyAlgorithm() {
+				for _, a := range storetest.EveryAlgorithm() {
 					l := limitOfTen(a)
 					key := fmt.Sprint(name, a)
 					if test.begins {
@@ -137,7 +138,7 @@ func TestHoldersAreToldOnceThoughRedisStandsStill(t *testing.T) {
 // Redis has applied the begin of a holder, and the answer is lost. The end comes with a request,
 // before the begin is sent again.
 func TestABeginThatIsToldAgainDoesNotOutliveItsEnd(t *testing.T) {
-	for _, a := range everyAlgorithm() {
+	for _, a := range storetest.EveryAlgorithm() {
 		s, c := given(t, Options{})
 		l := limitOfTen(a)
 		tellLater(s, "k", l, s.Now(algorithms.Limit{}), begun(4))
@@ -194,7 +195,7 @@ func TestHoldersAreToldAtTheirOwnInstant(t *testing.T) {
 func TestResetForgetsHoldersThatRedisDoesNotKnowOf(t *testing.T) {
 	s, clock := given(t, Options{})
 	for n := range 20 {
-		for _, a := range everyAlgorithm() {
+		for _, a := range storetest.EveryAlgorithm() {
 			l := limitOfTen(a)
 			key := fmt.Sprint(n)
 			tellLater(s, key, l, clock.now(), begun(4))

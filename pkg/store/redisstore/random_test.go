@@ -184,13 +184,3 @@ func randomPause(r *rand.Rand, l algorithms.Limit, d algorithms.Decision, now al
 	}
 	return (pause + Granularity - 1).Truncate(Granularity)
 }
-
-// everyRate returns every algorithm with a period, with or without a calendar.
-func everyRate() []algorithms.Algorithm {
-	return append(algorithms.RateAlgorithms(), algorithms.CalendarAlgorithms()...)
-}
-
-// everyAlgorithm returns everyRate and concurrency.
-func everyAlgorithm() []algorithms.Algorithm {
-	return append(algorithms.Algorithms(), algorithms.CalendarAlgorithms()...)
-}

@@ -92,11 +92,11 @@ func newStore(o Options, connect func(redis.Target) connection) (*Store, error) 
 	if err != nil {
 		return nil, err
 	}
-	script, err := readScript()
+	script, err := scriptOf("transactions", "records", "lone", "holds", "carry", "apply")
 	if err != nil {
 		return nil, err
 	}
-	seedScript, err := readSeedScript()
+	seedScript, err := scriptOf("seed") // puts states back
 	if err != nil {
 		return nil, err
 	}

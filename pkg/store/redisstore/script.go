@@ -29,15 +29,7 @@ const maxAlgorithms = 15
 // clock must have gone back.
 const farthestBack = 2 * time.Second
 
-// readScript returns the script, which applies transactions to the states of its keys.
-func readScript() (string, error) {
-	return scriptOf("transactions", "records", "lone", "holds", "carry", "apply")
-}
-
-// readSeedScript returns the script that puts states back.
-func readSeedScript() (string, error) { return scriptOf("seed") }
-
-// scriptOf returns the script of the parts that all scripts have, and of further parts.
+// scriptOf returns a script: the parts that all scripts have, and further ones.
 func scriptOf(further ...string) (string, error) {
 	var script strings.Builder
 	var errs []error
@@ -85,14 +77,11 @@ func scriptOf(further ...string) (string, error) {
 
 // fileOf returns the name of an algorithm's part of the script.
 func fileOf(a algorithms.Algorithm) string {
-	switch a {
-	case algorithms.CalendarWindow:
-		return "calendar_window"
-	case algorithms.CalendarCounter:
-		return "calendar_counter"
-	default:
-		return a.String()
+	name := a.String()
+	if a.HasCalendar() { // the same name as without a calendar
+		name = "calendar" + name[strings.LastIndexByte(name, '_'):]
 	}
+	return name
 }
 
 // action is the way in which the script handles a transaction.

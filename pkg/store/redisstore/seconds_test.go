@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/race"
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/test/parts"
@@ -32,7 +33,7 @@ func TestRandomTransactionsOverTwoServersAreDecidedAsByTheModel(t *testing.T) {
 
 func TestLimitsOfASecondAreKeptElsewhere(t *testing.T) {
 	s, _ := given(t, Options{Seconds: elsewhere(t)})
-	for _, a := range everyRate() {
+	for _, a := range storetest.EveryRate() {
 		second, minute := hit(fmt.Sprint("second ", a), perAge(a, 5)), hit(fmt.Sprint("minute ", a), perAge(a, 5))
 		second.Limit.Period, minute.Limit.Period, minute.Rule = time.Second, time.Minute, 1
 		wants(t, true, s, second, minute)

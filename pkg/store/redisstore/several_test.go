@@ -12,6 +12,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/testing/model"
 	"github.com/weirproxy/weir/internal/testing/race"
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -46,7 +47,7 @@ func seeded(t *testing.T) func() *rand.Rand {
 // them. Admitted and remaining hits together are the limit. So each denied request gave back
 // exactly its reservations.
 func TestCrossingRequestsOverSlotsAdmitExactlyTheLimit(t *testing.T) {
-	for _, a := range everyRate() {
+	for _, a := range storetest.EveryRate() {
 		s := clustered(t, Options{})
 		const keys, limit = 5, 400
 		gate := hit("gate", perAge(a, 200))
@@ -197,7 +198,7 @@ func TestReservationInALogIsGivenBackLate(t *testing.T) {
 // A clock that goes back holds a log at its last instant. Hits reserved meanwhile are given back
 // all the same.
 func TestReservationIsGivenBackWhenTheClockWentBack(t *testing.T) {
-	for _, a := range everyRate() {
+	for _, a := range storetest.EveryRate() {
 		s, clock := given(t, Options{})
 		clock.sleep(30 * time.Minute)
 		c := hit("k", algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Hour})
@@ -217,7 +218,7 @@ func TestReservationIsGivenBackWhenTheClockWentBack(t *testing.T) {
 }
 
 func TestRefundsOverSlotsWaitForTheVerdict(t *testing.T) {
-	for _, a := range everyRate() {
+	for _, a := range storetest.EveryRate() {
 		s := clustered(t, Options{})
 		used, banned, free := hit("used", perAge(a, 10)), hit("banned", perAge(a, 0)), hit("free", perAge(a, 10))
 		used.Hits = 6
@@ -256,7 +257,7 @@ func TestCallThatHasEndedIsNotLate(t *testing.T) {
 
 // Another store decides a request that fails, with all its hits.
 func TestWhatARequestThatFailedHasCountedIsGivenBack(t *testing.T) {
-	for _, a := range everyRate() {
+	for _, a := range storetest.EveryRate() {
 		for _, hits := range []int64{2, 12} { // allowed, and denied
 			s, _ := given(t, Options{})
 			c := hit("k", perAge(a, 10))

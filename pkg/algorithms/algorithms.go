@@ -74,8 +74,8 @@ const (
 // Limit is the number of hits that a key may use in a period. The zero value is not valid, see
 // [Limit.Validate].
 type Limit struct {
-	Algorithm Algorithm
 	Requests  uint32        // hits per Period, of concurrency hits at the same time; 0 is a ban: every hit is denied
+	Algorithm Algorithm     // beside Requests, so that == needs no call
 	Period    time.Duration // MinPeriod to MaxPeriod; 0 of concurrency
 
 	Extra

@@ -10,7 +10,7 @@ const CalendarCounter Algorithm = 8
 
 // calendarCounter keeps the start of the window of the last charge in last. a and b are the counts
 // of that window and of the window before, each above lengthBits of the window's length in seconds.
-type calendarCounter struct{}
+type calendarCounter direct
 
 const (
 	lengthBits = 29 // of maxWindow in seconds

@@ -8,7 +8,7 @@ const CalendarWindow Algorithm = 7
 
 // calendarWindow keeps the start of the window of the last charge in last, its count in a and its
 // end in b.
-type calendarWindow struct{}
+type calendarWindow direct
 
 // maxCount bounds the count of a window: a script in Redis adds no larger numbers exactly.
 const maxCount = 1<<53 - 1

@@ -11,7 +11,7 @@ import (
 const FixedWindow Algorithm = 1
 
 // fixedWindow keeps the count of the window that the last charge fell into, in a.
-type fixedWindow struct{}
+type fixedWindow direct
 
 func (fixedWindow) name() string { return "fixed_window" }
 
@@ -21,7 +21,7 @@ func (fixedWindow) count(l Limit, s State, now Instant) (uint64, Instant) {
 		return 0, now
 	}
 	now = max(now, s.last)
-	if windowStart(l.Period, s.last) != windowStart(l.Period, now) {
+	if past(s.last, now) > uint64(elapsed(l.Period, now)) {
 		return 0, now
 	}
 	return s.a, now

@@ -8,7 +8,7 @@ const SlidingWindowCounter Algorithm = 4
 
 // slidingWindowCounter keeps the count of the last charge's window in a, and the count of the
 // window before in b.
-type slidingWindowCounter struct{}
+type slidingWindowCounter direct
 
 func (slidingWindowCounter) name() string { return "sliding_window_counter" }
 
@@ -25,9 +25,9 @@ func (slidingWindowCounter) windows(l Limit, s State, now Instant) windows {
 	}
 	now = max(now, s.last)
 	w := windows{now: now, elapsed: uint64(elapsed(l.Period, now)), current: s.a, previous: s.b}
-	switch gone := uint64(windowStart(l.Period, now)) - uint64(windowStart(l.Period, s.last)); gone {
-	case 0:
-	case uint64(l.Period):
+	switch gone := past(s.last, now); {
+	case gone <= w.elapsed:
+	case gone <= w.elapsed+uint64(l.Period):
 		w.current, w.previous = 0, s.a
 	default:
 		w.current, w.previous = 0, 0

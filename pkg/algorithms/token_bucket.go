@@ -13,7 +13,7 @@ const TokenBucket Algorithm = 2
 // token. In that unit a nanosecond gains exactly Requests units and a hit costs exactly Period
 // units, so nothing is ever rounded. The deficit (a is its high, b its low word) is at most
 // 2*Burst*Period < 2^92.
-type tokenBucket struct{}
+type tokenBucket direct
 
 func (tokenBucket) name() string { return "token_bucket" }
 

@@ -10,7 +10,7 @@ const TokenBucketInteger Algorithm = 5
 
 // tokenBucketInteger keeps the deficit in whole tokens in a (at most 2*Requests), and the mark of
 // the last refill in last. b is the nanoseconds from that mark to the last charge.
-type tokenBucketInteger struct{}
+type tokenBucketInteger direct
 
 func (tokenBucketInteger) name() string { return "token_bucket_integer" }
 

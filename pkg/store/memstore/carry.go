@@ -13,7 +13,12 @@ import (
 
 // carries reports whether hits carry over to a charge.
 func carries(charges []store.Charge) bool {
-	return slices.ContainsFunc(charges, func(c store.Charge) bool { return len(c.Before) > 0 })
+	for i := range charges { // a function of slices would copy each charge
+		if charges[i].Before != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // former returns a charge of the same key under a former limit.

@@ -298,17 +298,13 @@ func (l *Limiter) add(c *charging, limit *descriptors.Limit, key []byte) {
 	default:
 		holder.hits = min(holder.hits, 0)
 	}
-	charge := store.Charge{
-		Key:           key,
-		Limit:         limit.Limit,
-		Hits:          s.Hits,
-		Rule:          c.at,
-		Mode:          c.mode,
-		CountRejected: limit.CountRejected,
-		OnError:       l.onError(limit.OnStoreError),
-		Exact:         !l.leased(limit.Sharing),
-		Hash:          store.HashOf(key),
-	}
+	v.charges = append(v.charges, store.Charge{}) // and filled in there: a charge is 128 bytes
+	charge := &v.charges[len(v.charges)-1]
+	charge.Key, charge.Hash = key, store.HashOf(key)
+	charge.Limit = limit.Limit
+	charge.Hits, charge.CountRejected = s.Hits, limit.CountRejected
+	charge.Rule, charge.Mode = c.at, c.mode
+	charge.OnError, charge.Exact = l.onError(limit.OnStoreError), !l.leased(limit.Sharing)
 	held := 0
 	if holder.phase != 0 && limit.AtMost > 0 {
 		v.parts.holds = append(v.parts.holds, store.Hold{Phase: holder.phase, Holder: holder.id, AtMost: limit.AtMost})
@@ -317,9 +313,8 @@ func (l *Limiter) add(c *charging, limit *descriptors.Limit, key []byte) {
 	}
 	v.terms = append(v.terms, term{limit, grant, charge.Hits, held})
 	if s.Group > 0 {
-		c.inGroup(&charge)
+		c.inGroup(charge)
 	}
-	v.charges = append(v.charges, charge)
 	v.notes = v.notes || limit.WarnAt[0] != 0
 }
 

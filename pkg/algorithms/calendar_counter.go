@@ -27,15 +27,37 @@ type stretches struct {
 	current, previous, spent uint64  // spent is the elapsed ns of the window
 }
 
-func stretchesOf(s State) stretches {
+// load takes over the parts of a state.
+func (w *stretches) load(s State) {
 	second := uint64(time.Second)
-	return stretches{
-		now: s.last, start: s.last, length: s.a & maxLength * second, before: s.b & maxLength * second,
-		current: s.a >> lengthBits, previous: s.b >> lengthBits,
+	w.now, w.start = s.last, s.last
+	w.length, w.before = s.a&maxLength*second, s.b&maxLength*second
+	w.current, w.previous = s.a>>lengthBits, s.b>>lengthBits
+}
+
+func stretchesOf(s State) (w stretches) {
+	w.load(s)
+	return w
+}
+
+func (c calendarCounter) at(l Limit, s State, now Instant) (w stretches) {
+	w.see(l, s, now)
+	return w
+}
+
+// see makes w the windows of a key, as at does, without a copy: that would take as long as the rest
+// of a decision.
+func (w *stretches) see(l Limit, s State, now Instant) {
+	w.load(s)
+	w.now = max(now, w.start)
+	w.spent = past(w.start, w.now)
+	if w.current == 0 || w.now >= w.end() {
+		*w = calendarCounter{}.turn(l, s, now)
 	}
 }
 
-func (c calendarCounter) at(l Limit, s State, now Instant) stretches {
+// turn is at for a key without hits in its window, and for an instant behind the end of its window.
+func (c calendarCounter) turn(l Limit, s State, now Instant) stretches {
 	if s.Unused() || c.idleAt(l, s) <= now {
 		start, end := l.window(now)
 		return stretches{now: now, start: start, length: wholeSeconds(start, end), spent: past(start, now)}
@@ -147,8 +169,10 @@ func (w *stretches) state() State {
 	return State{last: w.start, a: w.current<<lengthBits | w.length/second, b: w.previous<<lengthBits | w.before/second}
 }
 
-func (c calendarCounter) take(l Limit, s State, now Instant, hits int64, countRejected bool) (State, Decision) {
-	w, limit := c.at(l, s, now), uint64(l.Requests)
+func (calendarCounter) take(l Limit, s State, now Instant, hits int64, countRejected bool) (State, Decision) {
+	limit := uint64(l.Requests)
+	var w stretches
+	w.see(l, s, now)
 	var d Decision
 	switch {
 	case hits < 0:

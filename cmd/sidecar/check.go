@@ -98,9 +98,6 @@ type finding struct {
 	Text string `json:"text"`
 }
 
-// String returns `file:line: path: text`, without unknown parts.
-func (f finding) String() string { return descriptors.Error(f).Error() }
-
 func newChecked(ok bool, files int, rules *descriptors.Rules, err error, warnings []descriptors.Warning) checked {
 	c := checked{OK: ok, Files: files, Mistakes: findings(err), Warnings: []finding{}, Notes: []finding{}, NotRead: []string{}}
 	if rules != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/lab/cases"
 	"github.com/weirproxy/weir/internal/rules/reload"
+	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
@@ -103,7 +104,7 @@ func (t *tested) file(cmd *cobra.Command, path string) error {
 	if err != nil {
 		t.errs, t.code = append(t.errs, err), max(t.code, code)
 		for _, f := range findings(err) {
-			suite.Mistakes = append(suite.Mistakes, f.String())
+			suite.Mistakes = append(suite.Mistakes, descriptors.Error(f).Error())
 		}
 	}
 	for _, r := range results {

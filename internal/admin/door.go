@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/health"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
@@ -75,7 +76,7 @@ func (s *Server) newDoor() error {
 // newGRPC makes the gRPC server of the admin service, health and reflection.
 func (s *Server) newGRPC(service *service) {
 	g := wire.NewGRPC(wire.GRPCOptions{
-		Codec: newCodec(), MaxMessage: maxMessage, MaxStreams: maxStreams, Window: windowBytes, Handshake: greetTimeout,
+		Codec: codec{encoding.GetCodecV2("proto")}, MaxMessage: maxMessage, MaxStreams: maxStreams, Window: windowBytes, Handshake: greetTimeout,
 		Recovered: s.guard.recovered, Admit: s.guard.admit, Stream: s.guard.stream,
 	})
 	s.grpc = g

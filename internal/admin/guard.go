@@ -142,8 +142,6 @@ func (a *admitted) goesOn() {
 // codec is gRPC's codec for protobuf, with large messages in memory of their own.
 type codec struct{ encoding.CodecV2 }
 
-func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }
-
 // maxPooled is the largest message, in bytes, for which gRPC's pool has a buffer of a like size.
 // The next size is 1 MiB.
 const maxPooled = 32 << 10

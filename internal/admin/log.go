@@ -166,20 +166,14 @@ func (a *service) SetLogLevel(ctx context.Context, in *adminv1.SetLogLevelReques
 		a.options.LogLevel.Set(*level)
 	}
 	out := &adminv1.SetLogLevelResponse{DenialsPerSecond: a.denials.rate()}
+	lowest := slog.LevelInfo
 	if a.options.LogLevel != nil {
-		out.Level = strings.ToLower(a.options.LogLevel.Level().String())
+		lowest = a.options.LogLevel.Level()
+		out.Level = strings.ToLower(lowest.String())
 	}
 	if level != nil || in.DenialsPerSecond != nil {
-		a.options.Logger.LogAttrs(ctx, max(slog.LevelWarn, a.level()), "an operator changed the log",
+		a.options.Logger.LogAttrs(ctx, max(slog.LevelWarn, lowest), "an operator changed the log",
 			slog.String("level", out.GetLevel()), slog.Float64("denials_per_second", out.GetDenialsPerSecond()))
 	}
 	return out, nil
-}
-
-// level returns the lowest level in the log, as far as it is known.
-func (a *service) level() slog.Level {
-	if a.options.LogLevel == nil {
-		return slog.LevelInfo
-	}
-	return a.options.LogLevel.Level()
 }

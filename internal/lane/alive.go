@@ -114,8 +114,6 @@ func (c *Conn) tickStreams() error {
 	return nil
 }
 
-func (a *alive) hear(now int64) { a.heard, a.pinged = now, 0 }
-
 func (c *Conn) ping(f frame, payload []byte) error {
 	switch {
 	case f.stream != 0:

@@ -40,7 +40,7 @@ func (c *Conn) ask(id uint32, h *head, message []byte, s *stream) error {
 	out = append(out, make([]byte, responseHead)...)
 	response, reply := c.handler.Answer(&c.call, message, out)
 	c.call.head = nil
-	c.refund()
+	c.guard.points = max(0, c.guard.points-guardAnswer)
 	if s != nil {
 		c.dropMessage(s)
 	}

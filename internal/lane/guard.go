@@ -62,5 +62,3 @@ func (c *Conn) spendReset(cause Cause, points int64) error {
 	}
 	return c.spendOn(cause, points)
 }
-
-func (c *Conn) refund() { c.guard.points = max(0, c.guard.points-guardAnswer) }

@@ -20,7 +20,7 @@ func (c *Conn) Receive(chunk []byte, now int64) (rest []byte, err error) {
 		return nil, c.err
 	}
 	c.now = now
-	c.alive.hear(now)
+	c.alive.heard, c.alive.pinged = now, 0
 	chunk, err = c.resume(chunk)
 	for err == nil && len(chunk) > 0 {
 		if len(c.out) > fullOutput {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -149,7 +150,7 @@ func (p *Reporter) flush(ctx context.Context) error {
 	}
 	p.sent = now
 	for name, value := range p.reader.gauges() {
-		to.gauge(localCache+name, value)
+		to.write(localCache+name, strconv.AppendUint(nil, value, 10), "|g", 1)
 	}
 	spent := p.reader.options.Spent()
 	for _, s := range samples(p.spent, spent) {

@@ -36,11 +36,6 @@ func (s *statsd) count(name string, n uint64) {
 	s.write(name, strconv.AppendUint(nil, n, 10), "|c", 1)
 }
 
-// gauge writes a gauge.
-func (s *statsd) gauge(name string, value uint64) {
-	s.write(name, strconv.AppendUint(nil, value, 10), "|g", 1)
-}
-
 // time writes a time that many requests took: lines of weight 1, 10, 100 and so on, up to a
 // million, as if sampled at 1/weight.
 func (s *statsd) time(name string, took time.Duration, requests uint64) {

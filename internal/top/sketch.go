@@ -379,7 +379,7 @@ func (s *Sketch) Rotate() {
 			}
 			denied := s.heads[i].denied.Swap(0)
 			e.end(slice, cell{e.carried + s.heads[i].take() + denied, denied})
-			if e.idle() {
+			if e.score == 0 { // no hit in ten minutes
 				s.clearLocked(i)
 			}
 			least = min(least, e.score)
@@ -443,11 +443,6 @@ func (e *entry) end(slice uint64, now cell) {
 	e.inherited -= (e.inherited + perMinute - 1) / perMinute
 	ten := e.tenMinutes(slice)
 	e.score = e.group.weigh()*max(e.minute().weight(), (ten.weight()+9)/10) + e.inherited
-}
-
-// idle reports whether there was no hit in ten minutes.
-func (e *entry) idle() bool {
-	return e.score == 0
 }
 
 // minute returns the hits of the last perMinute slices that have ended.

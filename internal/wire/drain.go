@@ -92,8 +92,6 @@ type greetings struct {
 	drains  bool
 }
 
-func (g *greetings) listen(l net.Listener) net.Listener { return &greetedListener{l, g} }
-
 type greetedListener struct {
 	net.Listener
 	of *greetings

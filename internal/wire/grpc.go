@@ -90,7 +90,7 @@ func NewGRPC(o GRPCOptions) *GRPC {
 
 // Serve serves l until a stop, which makes the result nil, and closes l.
 func (g *GRPC) Serve(l net.Listener) error {
-	if err := g.Server.Serve(g.greetings.listen(l)); !errors.Is(err, grpc.ErrServerStopped) {
+	if err := g.Server.Serve(&greetedListener{l, &g.greetings}); !errors.Is(err, grpc.ErrServerStopped) {
 		return err
 	}
 	return nil

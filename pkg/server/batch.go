@@ -190,8 +190,6 @@ type workers struct {
 	idle    atomic.Int64
 }
 
-func newWorkers() *workers { return &workers{batches: make(chan *batch), done: make(chan struct{})} }
-
 // do decides a batch in a worker that is idle, or in a new one, without waiting.
 func (w *workers) do(b *batch) {
 	select {

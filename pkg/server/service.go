@@ -38,11 +38,12 @@ type service struct {
 }
 
 func newService(o Options) *service {
-	s := &service{options: o, statuses: statusMapper{logger: o.Logger}, workers: newWorkers(), unknown: unknownDomains{logger: o.Logger}}
+	s := &service{options: o, statuses: statusMapper{logger: o.Logger}, workers: &workers{batches: make(chan *batch), done: make(chan struct{})},
+		unknown: unknownDomains{logger: o.Logger}}
 	s.bytes = wire.NewBytes(int64(o.MaxBytesInFlight), o.Logger)
 	s.calls.New = func() any { return new(call) }
 	s.batches.New = func() any { return new(batch) }
-	s.latest.start()
+	s.latest.started = time.Now()
 	return s
 }
 
@@ -212,8 +213,6 @@ type latest struct {
 	started time.Time
 	after   atomic.Int64 // nanoseconds since started
 }
-
-func (l *latest) start() { l.started = time.Now() }
 
 // set records a request. A write at most once per millisecond keeps cores from waiting for each
 // other.

@@ -285,7 +285,9 @@ func (k *Keeper) Run(ctx context.Context) error {
 			if now.Sub(swept) >= sweepEvery {
 				swept = now
 				k.sweepLocked(ctx)
-				k.retryJournalLocked(ctx)
+				if k.journal != nil && k.journal.due() {
+					k.rewriteLocked(ctx)
+				}
 			}
 			k.mu.Unlock()
 		}

@@ -217,14 +217,6 @@ func (k *Keeper) journalFailedLocked(ctx context.Context, err error) {
 	j.tried, j.wait = time.Now(), min(max(2*j.wait, minRetryWait), maxRetryWait)
 }
 
-// retryJournalLocked writes a file anew that could not be written, once its wait is over, or that
-// has lost its name. mu must be held.
-func (k *Keeper) retryJournalLocked(ctx context.Context) {
-	if k.journal != nil && k.journal.due() {
-		k.rewriteLocked(ctx)
-	}
-}
-
 // due reports whether the file must be written anew.
 func (j *journal) due() bool {
 	if j.failed != nil {

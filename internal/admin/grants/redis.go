@@ -62,11 +62,6 @@ const (
 	countEvery  = time.Minute // between two looks whether Redis has as many grants as known here
 )
 
-// keys returns the keys in Redis. The braces make one slot of a cluster.
-func keys() []string {
-	return []string{"{grants}", "{grants}:changes", "{grants}:ends", "{grants}:meta"}
-}
-
 // run runs one of the scripts.
 func (s *shared) run(ctx context.Context, name string, args ...string) ([]string, error) {
 	text, err := scripts.ReadFile("script/" + name + ".lua")
@@ -75,7 +70,7 @@ func (s *shared) run(ctx context.Context, name string, args ...string) ([]string
 	}
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
-	return s.redis.Run(ctx, string(text), keys(), args)
+	return s.redis.Run(ctx, string(text), []string{"{grants}", "{grants}:changes", "{grants}:ends", "{grants}:meta"}, args) // one slot of a cluster
 }
 
 // change runs a change. After an error the change has been made, or never will be: Redis makes no

@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
@@ -149,8 +148,8 @@ func (p *Page) tail(w http.ResponseWriter, r *http.Request) {
 			return
 		case m := <-t.to:
 			var data []byte
-			if data, err = marshal(m); err == nil {
-				err = s.send("requests", data)
+			if data, err = protojson.Marshal(m); err == nil {
+				err = s.send("requests", bytes.ReplaceAll(data, []byte("\n"), nil))
 			}
 		case <-t.begun:
 			err = s.send("begun", []byte("{}"))
@@ -234,10 +233,4 @@ func (t *tailStream) Send(m *adminv1.WatchResponse) error {
 	case <-t.ctx.Done():
 		return t.ctx.Err()
 	}
-}
-
-// marshal returns a message as one line of JSON.
-func marshal(m proto.Message) ([]byte, error) {
-	data, err := protojson.Marshal(m)
-	return bytes.ReplaceAll(data, []byte("\n"), nil), err
 }

@@ -125,7 +125,7 @@ func (t *Tokens) checkLocked(from netip.Prefix, digest [sha256.Size]byte, now al
 		return false, d.RetryAfter
 	}
 	wrong := t.wrong
-	if !local(from) {
+	if from.IsValid() { // not this machine
 		if wrong, d = algorithms.Take(t.all, t.wrong, now, 1, false); !d.Allowed && known && !c.quiet(now) {
 			return false, d.RetryAfter
 		}
@@ -186,9 +186,6 @@ func network(address string) netip.Prefix {
 	of, _ := ip.Prefix(bits) // the bits fit
 	return of
 }
-
-// local reports whether a network is the one of this machine.
-func local(of netip.Prefix) bool { return !of.IsValid() }
 
 // Bearer returns the token of an Authorization header; "" without one.
 func Bearer(header string) string {

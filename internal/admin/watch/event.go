@@ -94,7 +94,7 @@ func newEvent(o *limiter.Observed, is size) *event {
 		e.overLimit, e.rules, e.told = o.Verdict.OverLimit, o.Verdict.Domain(), o.Verdict.TellSource
 	}
 	t := texts{buffer: make([]byte, 0, is.texts)}
-	e.domain = t.add(o.Request.Domain)
+	e.domain = add(&t, o.Request.Domain)
 	e.descriptors = all.descriptors[:0]
 	entries, limits := all.entries[:0], all.limits[:0]
 	for i := range o.Request.Descriptors {
@@ -102,7 +102,7 @@ func newEvent(o *limiter.Observed, is size) *event {
 		out := descriptor{hits: o.Request.HitsOf(i), outcome: adminv1.Outcome_OUTCOME_FAILED}
 		from := len(entries)
 		for _, entry := range in.Entries {
-			entries = append(entries, descriptors.Entry{Key: t.add(entry.Key), Value: t.add(entry.Value)})
+			entries = append(entries, descriptors.Entry{Key: add(&t, entry.Key), Value: add(&t, entry.Value)})
 		}
 		out.entries = entries[from:len(entries):len(entries)]
 		if o.Err == nil {
@@ -110,7 +110,7 @@ func newEvent(o *limiter.Observed, is size) *event {
 			out.hits, out.outcome, out.rule, out.grant, out.override = s.Hits, outcome(o.Verdict, i), s.Rule, s.Grant, s.Overridden
 			first := len(limits)
 			for c := range o.Verdict.Charged(i) {
-				limits = append(limits, limit{t.addBytes(c.Key), kept(s.Rule, c.Limit), c.Decision, c.Source, c.Grant})
+				limits = append(limits, limit{add(&t, c.Key), kept(s.Rule, c.Limit), c.Decision, c.Source, c.Grant})
 			}
 			out.limits = limits[first:len(limits):len(limits)]
 		}
@@ -136,19 +136,9 @@ func kept(r *descriptors.Rule, l *descriptors.Limit) *descriptors.Limit {
 // texts copies texts into one buffer, which must have room.
 type texts struct{ buffer []byte }
 
-func (t *texts) add(text string) string {
+// add returns the copy, which never changes again.
+func add[T string | []byte](t *texts, text T) string {
 	from := len(t.buffer)
 	t.buffer = append(t.buffer, text...)
-	return t.from(from)
-}
-
-func (t *texts) addBytes(text []byte) string {
-	from := len(t.buffer)
-	t.buffer = append(t.buffer, text...)
-	return t.from(from)
-}
-
-// from returns the end of the buffer, which never changes again.
-func (t *texts) from(n int) string {
-	return unsafe.String(unsafe.SliceData(t.buffer[n:]), len(t.buffer)-n)
+	return unsafe.String(unsafe.SliceData(t.buffer[from:]), len(text))
 }

@@ -267,7 +267,9 @@ func (r *Reloader) logLoaded(ctx context.Context, rules, before *descriptors.Rul
 	r.log(ctx, slog.LevelInfo, "rules loaded", attrs...)
 	if before != nil {
 		r.logChanges(ctx, rules.Since(before))
-		r.logCarried(ctx, rules.Follow(before))
+		if over, anew := descriptors.Carried(rules.Follow(before)); over+len(anew) > 0 { // limits with another algorithm or period
+			r.log(ctx, slog.LevelInfo, "limits changed", slog.Int("carry_over", over), paths("start_anew", anew))
+		}
 	}
 	if len(status.Warnings) > 0 {
 		r.logEach(ctx, slog.LevelWarn, "rule warning", "warning", status.Warnings)
@@ -289,13 +291,6 @@ func (r *Reloader) logChanges(ctx context.Context, changes []descriptors.Change)
 		if len(c.Removed) > 0 {
 			r.log(ctx, slog.LevelWarn, "rules removed", domain, paths("removed", c.Removed))
 		}
-	}
-}
-
-// logCarried logs which of the limits with another algorithm or period keep the used hits.
-func (r *Reloader) logCarried(ctx context.Context, followed []descriptors.Followed) {
-	if over, anew := descriptors.Carried(followed); over+len(anew) > 0 {
-		r.log(ctx, slog.LevelInfo, "limits changed", slog.Int("carry_over", over), paths("start_anew", anew))
 	}
 }
 

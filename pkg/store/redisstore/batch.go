@@ -397,7 +397,7 @@ func (b *batch) state(c *call, i int) (*kept, error) {
 			p.kept, err = parseCounter(p.raw, c.charges[i].Limit)
 		} else {
 			p.kept, err = parse(p.raw, c.charges[i].Limit)
-			p.kept.rewind(c.now)
+			p.kept.state = algorithms.Rewind(p.kept.limit, p.kept.state, c.now, farthestBack) // as the script does
 		}
 		if err != nil {
 			return nil, fmt.Errorf("key %q: %w", b.keys[c.places[i]], err)

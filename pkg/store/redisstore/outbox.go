@@ -61,10 +61,6 @@ const (
 	outboxHoldsOfAKey = 512 // sent at once
 )
 
-func newOutbox(s *servers) *outbox {
-	return &outbox{servers: s, settled: make(chan struct{}, 1)}
-}
-
 // Later implements [store.Remote]. The instant is one of Redis's
 // clock, as in Charge.Left, or from Now. A bucket gets back negative hits less its gain since that
 // instant.

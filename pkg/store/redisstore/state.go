@@ -55,12 +55,6 @@ func (k *kept) correct(c *store.Charge, at, now algorithms.Instant) {
 	}
 }
 
-// rewind makes a state that lies further than farthestBack ahead of now go on from now, as the
-// script does.
-func (k *kept) rewind(now algorithms.Instant) {
-	k.state = algorithms.Rewind(k.limit, k.state, now, farthestBack)
-}
-
 func parse(value string, l algorithms.Limit) (kept, error) {
 	state, limit, err := algorithms.ParseRecord(value, l)
 	if err != nil {

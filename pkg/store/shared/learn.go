@@ -59,7 +59,7 @@ func (s *Store) learnDenials(q *question, admitted bool) {
 			continue
 		}
 		var d *denial
-		if !admitted && !repeatedBefore(q.rest, n) {
+		if !admitted && !repeated(q.rest[:n+1], n) {
 			d = newDenial(c, &q.states[n], &q.decisions[n], now)
 		}
 		sh := s.table.lock(c)
@@ -71,10 +71,6 @@ func (s *Store) learnDenials(q *question, admitted bool) {
 		sh.mu.Unlock()
 	}
 }
-
-// repeatedBefore reports whether an earlier charge has the key of charge i, which was then decided
-// on top of that one.
-func repeatedBefore(charges []store.Charge, i int) bool { return repeated(charges[:i+1], i) }
 
 // learnLease ends a question about a key: its lease goes on from the state that the remote store
 // told, if it told one. The decision about a refund gets the hits that the lease has.
@@ -139,13 +135,6 @@ func (s *Store) goOnFrom(charges []store.Charge, states []store.State, decisions
 	s.local.Continue(charges, states, decisions)
 	for i := range charges {
 		charges[i].Limit, charges[i].Hits, decisions[i].Remaining = were[i].limit, were[i].hits, were[i].left
-	}
-}
-
-// forgetFormers forgets the denials of the keys between which hits carry over to a charge.
-func (s *Store) forgetFormers(c *store.Charge) {
-	for n := range c.Before {
-		s.forget(&store.Charge{Key: c.Before[n].Key, Limit: c.Before[n].Limit}, false)
 	}
 }
 

@@ -132,7 +132,9 @@ func (s *Store) finish(q *question, t *store.Transaction) {
 			s.learnLease(&q.rest[n], &q.states[n], &t.Decisions[i], now)
 		}
 		s.forgetIfBack(c)
-		s.forgetFormers(c)
+		for n := range c.Before {
+			s.forget(&store.Charge{Key: c.Before[n].Key, Limit: c.Before[n].Limit}, false)
+		}
 		q.states[n].TellTo(c.Left)
 	}
 	if q.leases && (!t.Admitted || t.Err != nil) {

@@ -317,6 +317,3 @@ func ends(l algorithms.Limit, at algorithms.Instant) algorithms.Instant {
 	}
 	return at.Add(min(life, algorithms.MaxPeriod))
 }
-
-// over reports whether hits at an instant do not matter any more.
-func over(l algorithms.Limit, at, now algorithms.Instant) bool { return now >= ends(l, at) }

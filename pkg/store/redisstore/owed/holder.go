@@ -112,7 +112,7 @@ func (h *Holder) expire(b *Book, at Clocks) (gone bool) {
 	for len(h.events) > h.under {
 		e := &h.events[h.under]
 		known := now < e.at.Add(e.hold.AtMost)
-		if known || e.limit.Algorithm != algorithms.Concurrency && !over(e.limit, e.at, now) {
+		if known || e.limit.Algorithm != algorithms.Concurrency && now < ends(e.limit, e.at) {
 			break
 		}
 		h.events = slices.Delete(h.events, h.under, h.under+1)

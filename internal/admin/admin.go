@@ -83,8 +83,7 @@ type Server struct {
 	guard    *guard
 	grpc     *wire.GRPC
 	health   *health.Server
-	http     *http.Server // of the page, on the listeners of Serve
-	heads    wire.Heads   // of http
+	http     *wire.HTTP // of the page, on the listeners of Serve
 	people   *page.Page
 	hub      *watch.Hub // of the watchers
 	denials  denials
@@ -139,7 +138,7 @@ func (s *Server) GracefulStop() {
 	s.people.Close()
 	var stopping sync.WaitGroup
 	stopping.Go(s.grpc.GracefulStop)
-	stopping.Go(func() { _ = s.heads.Shutdown(context.Background(), s.http) }) // Close ends the wait
+	stopping.Go(func() { _ = s.http.Shutdown(context.Background()) }) // Close ends the wait
 	stopping.Wait()
 	s.denials.close()
 }

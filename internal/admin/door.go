@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -16,7 +15,6 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"github.com/weirproxy/weir/internal/admin/page"
-	"github.com/weirproxy/weir/internal/loglimit"
 	"github.com/weirproxy/weir/internal/wire"
 	"github.com/weirproxy/weir/internal/wire/web"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
@@ -57,19 +55,7 @@ func (s *Server) newDoor() error {
 	}); err != nil {
 		return err
 	}
-	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true)
-	s.http = &http.Server{
-		Handler:           marked(web.Guarded(s.panicked, http.MaxBytesHandler(s.people, maxMessage))),
-		ConnContext:       withConn,
-		ConnState:         s.heads.Note,
-		Protocols:         protocols,
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       10 * time.Second, // with the body
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    maxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(loglimit.Handler(s.options.Logger.Handler()), slog.LevelWarn),
-	}
+	s.http = wire.NewHTTP(marked(web.Guarded(s.panicked, http.MaxBytesHandler(s.people, maxMessage))), maxHeaderBytes, s.options.Logger)
 	return nil
 }
 
@@ -119,19 +105,11 @@ func (s *Server) Serve(l net.Listener) error {
 	return errors.Join(errs...)
 }
 
-// connKey is the key of a connection in the context of its requests.
-type connKey struct{}
-
-// withConn adds a connection to the context of its requests.
-func withConn(ctx context.Context, c net.Conn) context.Context {
-	return context.WithValue(ctx, connKey{}, c)
-}
-
 // marked notes requests on the Marker of their connection, and adds the state of TLS to them. The
 // package net/http finds that state only in a connection that is TLS itself.
 func marked(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		conn, _ := r.Context().Value(connKey{}).(net.Conn)
+		conn := wire.ConnOf(r)
 		r.TLS = wire.StateOf(conn)
 		if mark := wire.MarkerOf(conn); mark != nil {
 			mark.Begin()

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/weirproxy/weir/internal/version"
+	"github.com/weirproxy/weir/internal/wire"
 )
 
 // serve listens, serves until signals say stop or a part fails, and drains. Everything that serve
@@ -31,7 +32,7 @@ func (p *process) serve(ctx context.Context) error {
 	for _, run := range p.background {
 		all.Go(func() error { return run(background) })
 	}
-	var pages []*pageServer
+	var pages []*wire.HTTP
 	for _, l := range listeners {
 		if l.of.grpc != nil {
 			all.Go(func() error { return l.of.grpc(l.Listener) })
@@ -60,7 +61,7 @@ func (p *process) serve(ctx context.Context) error {
 }
 
 // shutdown drains and stops. At the drain timeout, or forceStop, it cancels requests in flight.
-func (p *process) shutdown(stop, forceStop context.Context, pages []*pageServer) {
+func (p *process) shutdown(stop, forceStop context.Context, pages []*wire.HTTP) {
 	timeout, logger := p.DrainTimeout, p.Logger
 	ctx, cancel := context.WithTimeoutCause(forceStop, timeout, errors.New("the drain timeout is over"))
 	defer cancel()
@@ -111,7 +112,7 @@ func awaitQuiet(ctx context.Context, last func() time.Time) {
 }
 
 // finish stops every server when its requests in flight are done, or when ctx ends.
-func (p *process) finish(ctx context.Context, pages []*pageServer) {
+func (p *process) finish(ctx context.Context, pages []*wire.HTTP) {
 	var finishing sync.WaitGroup
 	finishing.Go(p.server.GracefulStop)
 	finishing.Go(p.pages.GracefulStop)

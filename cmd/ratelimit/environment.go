@@ -54,7 +54,6 @@ func port(to *int) settings.Value { return settings.Integer(to, 0, math.MaxUint1
 
 func powers() []string { return []string{"refund", "override"} }
 
-// power accepts one of them.
 func power(s string) error { return settings.Choice(new(string), powers()...).Set(s) }
 
 // group is variables that the document shows together.

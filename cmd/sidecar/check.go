@@ -14,7 +14,6 @@ import (
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
-// newCheck returns the command that looks for mistakes in rules.
 func newCheck() *cobra.Command {
 	var strict bool
 	var file, output string
@@ -78,7 +77,6 @@ In CI use --strict: a warning is about a rule that loads, and that probably has 
 	return cmd
 }
 
-// checked is the result of check in JSON.
 type checked struct {
 	OK       bool      `json:"ok"`
 	Files    int       `json:"files"`
@@ -156,7 +154,6 @@ type ruleBounds struct {
 	store    string
 }
 
-// addBounds adds the flags of ruleBounds.
 func addBounds(cmd *cobra.Command, to *ruleBounds) {
 	cmd.Flags().IntVar(&to.maxBytes, "max-rules-bytes", descriptors.DefaultMaxBytes,
 		"as of serve: largest size of all rules together, at least 1")

@@ -15,7 +15,6 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// grantFlags is the flags of grant.
 type grantFlags struct {
 	limit, length, until, reason, by string
 	requests, burst, add             uint32
@@ -23,7 +22,6 @@ type grantFlags struct {
 	unlimited, block                 bool
 }
 
-// newGrant returns the command that gives a key another limit in a running sidecar.
 func newGrant() *cobra.Command {
 	var c remote
 	var in grantFlags
@@ -143,7 +141,6 @@ func lengthOf(text string) (time.Duration, error) {
 
 var errLength = errors.New("no duration")
 
-// newGrants returns the command that lists the grants of a running sidecar.
 func newGrants() *cobra.Command {
 	var c remote
 	var domain string
@@ -165,7 +162,6 @@ grant. A grant without a rule is listed as one without effect.`,
 	return cmd
 }
 
-// newRevoke returns the command that ends a grant of a running sidecar.
 func newRevoke() *cobra.Command {
 	var c remote
 	var by string

@@ -12,7 +12,6 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// newHolds returns the command that lists and releases the holders of a running sidecar.
 func newHolds() *cobra.Command {
 	var c remote
 	var name, id string

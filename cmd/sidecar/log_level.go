@@ -11,7 +11,6 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// newLogLevel returns the command that changes the log of a running sidecar.
 func newLogLevel() *cobra.Command {
 	var c remote
 	var denials string

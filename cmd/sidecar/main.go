@@ -70,7 +70,6 @@ with '-' or '_'. A flag wins over the environment, and the environment over the 
 	return root
 }
 
-// newVersion returns the command that names this build.
 func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",

@@ -21,7 +21,6 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// matchFlags is the flags of match.
 type matchFlags struct {
 	remote
 	settings string
@@ -30,7 +29,6 @@ type matchFlags struct {
 	expected []string
 }
 
-// newMatch returns the command that says which rule a descriptor matches.
 func newMatch() *cobra.Command {
 	var f matchFlags
 	cmd := &cobra.Command{

@@ -14,7 +14,6 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// recordFlags is the flags of record.
 type recordFlags struct {
 	followFlags
 	salt     string
@@ -22,7 +21,6 @@ type recordFlags struct {
 	maxBytes int64
 }
 
-// newRecord returns the command that records the requests of a running sidecar.
 func newRecord() *cobra.Command {
 	var f recordFlags
 	cmd := &cobra.Command{

@@ -29,7 +29,6 @@ const answerTimeout = 10 * time.Second
 // remote is the flags of a command that asks a running sidecar.
 type remote struct{ server, output string }
 
-// addOutput adds the flag of the form of output.
 func (c *remote) addOutput(cmd *cobra.Command) { addOutput(cmd, &c.output, "text|json") }
 
 // method is a method of the admin service.
@@ -44,7 +43,6 @@ func show[Q, A proto.Message](cmd *cobra.Command, c *remote, call method[Q, A], 
 	return writeAnswer(cmd.OutOrStdout(), c.output, answer, text(answer))
 }
 
-// ask makes one call to the admin service and returns the answer.
 func ask[Q, A proto.Message](cmd *cobra.Command, server string, call method[Q, A], request Q) (A, error) {
 	var none A
 	conn, err := connect(cmd, server)
@@ -62,7 +60,6 @@ func ask[Q, A proto.Message](cmd *cobra.Command, server string, call method[Q, A
 	return answer, nil
 }
 
-// newReset returns the command that forgets counts of a running sidecar.
 func newReset() *cobra.Command {
 	var c remote
 	cmd := &cobra.Command{
@@ -85,13 +82,11 @@ func newReset() *cobra.Command {
 	return cmd
 }
 
-// addServer adds the flags that say which sidecar to ask.
 func addServer(cmd *cobra.Command, server *string) {
 	cmd.Flags().StringVar(server, "server", defaultServer, "`address` of the admin service, host:port; the port is needed")
 	addAccess(cmd)
 }
 
-// parseDescriptors reads descriptors as the command line has them.
 func parseDescriptors(args []string, hits *uint32) ([]*adminv1.Descriptor, error) {
 	var all []*adminv1.Descriptor
 	for _, arg := range args {
@@ -108,7 +103,6 @@ func parseDescriptors(args []string, hits *uint32) ([]*adminv1.Descriptor, error
 	return all, nil
 }
 
-// resetText returns the answer to a reset as text for people.
 func resetText(r *adminv1.ResetResponse) string {
 	var b strings.Builder
 	for _, key := range r.GetKeys() {

@@ -8,7 +8,6 @@ type removed struct {
 	instead string // the constant or the setting in its place, for an error and docs/settings.md
 }
 
-// removedSettings returns all settings of earlier versions.
 func removedSettings() []removed {
 	return []removed{
 		{"xds-max-message-bytes", "a response of the xDS server has at most 64 MiB; --max-rules-bytes bounds the rules in it"},

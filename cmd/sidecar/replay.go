@@ -14,7 +14,6 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// newReplay returns the command that runs an algorithm over requests of a file.
 func newReplay() *cobra.Command {
 	r := &replay{clients: make(map[string]*client)}
 	var algorithm, output string
@@ -167,7 +166,6 @@ type replay struct {
 	buf           []byte // one line of output
 }
 
-// client is the state of one client.
 type client struct {
 	state algorithms.State
 	log   algorithms.Log
@@ -285,7 +283,6 @@ func (r *replay) decide(q request) []byte {
 	return r.buf
 }
 
-// charge takes hits from the state of a client.
 func (r *replay) charge(c *client, hits int64, countRejected bool) (d algorithms.Decision) {
 	if r.limit.Algorithm.HasState() {
 		c.state, d = r.take(c.state, c.last, hits, countRejected)
@@ -367,7 +364,6 @@ func (r *replay) hold(c *client, q request) algorithms.Decision {
 	return d
 }
 
-// giveBack gives the hits of an effect back to the state of a client.
 func (r *replay) giveBack(c *client, e algorithms.Effect) {
 	hits := uint32(-e.Hits)
 	if !r.limit.Algorithm.HasState() {
@@ -379,7 +375,6 @@ func (r *replay) giveBack(c *client, e algorithms.Effect) {
 	c.state, _ = algorithms.GiveBack(l, l, c.state, e.Charged/tick, c.last/tick, hits)
 }
 
-// expire forgets the holders that have run out.
 func (h *holds) expire(now algorithms.Instant) {
 	for len(h.line) > 0 && (h.line[0].until <= now || !h.stands(h.line[0])) {
 		if first := h.line[0]; h.stands(first) {

@@ -9,7 +9,6 @@ import (
 	"github.com/weirproxy/weir/internal/app"
 )
 
-// newServe returns the command that serves.
 func newServe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",

@@ -18,7 +18,6 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// simulateFlags is the flags of simulate.
 type simulateFlags struct {
 	rules, against []string
 	bounds         ruleBounds
@@ -27,7 +26,6 @@ type simulateFlags struct {
 	maxDenied      percentage
 }
 
-// newSimulate returns the command that decides recorded requests under other rules.
 func newSimulate() *cobra.Command {
 	var f simulateFlags
 	cmd := &cobra.Command{
@@ -141,7 +139,6 @@ func readTraffic(cmd *cobra.Command, paths []string, each func(*records.Record))
 // maxNotes bounds the notes about traffic that are printed.
 const maxNotes = 20
 
-// passOn passes all requests on, and returns their number.
 func passOn(traffic *records.Traffic, each func(*records.Record), bar *progress) (n int, err error) {
 	for r, err := range traffic.All() {
 		if err != nil {
@@ -254,7 +251,6 @@ func writeCarried(out io.Writer, r *simulate.Result) {
 	fmt.Fprintln(out)
 }
 
-// writeRows writes a line for each rule.
 func writeRows(out io.Writer, r *simulate.Result, compared bool) {
 	shadowed := false
 	for i := range r.Rules {
@@ -298,7 +294,6 @@ func writeRows(out io.Writer, r *simulate.Result, compared bool) {
 	_ = table.Flush() // a strings.Builder never fails
 }
 
-// writeWorst writes the keys that lose most.
 func writeWorst(out io.Writer, r *simulate.Result, compared bool) {
 	for i := range r.Rules {
 		rule := &r.Rules[i]

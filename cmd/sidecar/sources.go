@@ -17,7 +17,6 @@ import (
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
-// addSettings adds a flag for every setting.
 func addSettings(flags *pflag.FlagSet) {
 	var unused config
 	for _, s := range table(&unused) {

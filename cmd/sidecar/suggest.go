@@ -18,7 +18,6 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// suggestFlags is the flags of suggest.
 type suggestFlags struct {
 	rules        []string
 	bounds       ruleBounds
@@ -27,7 +26,6 @@ type suggestFlags struct {
 	deny, keys   percentage
 }
 
-// newSuggest returns the command that says which limits would deny little.
 func newSuggest() *cobra.Command {
 	f := suggestFlags{deny: percentage{part: 0.001, given: true}, keys: percentage{part: 0.999, given: true}}
 	cmd := &cobra.Command{
@@ -60,7 +58,6 @@ read only once, and are not decided anew.
 	return cmd
 }
 
-// suggest reads the requests of the arguments, and writes the limits.
 func (f *suggestFlags) suggest(cmd *cobra.Command, args []string) error {
 	goal := suggest.Goal{Deny: f.deny.part, Keys: f.keys.part}
 	var known bool
@@ -131,7 +128,6 @@ func checkSuggestion(cmd *cobra.Command, paths []string, r *suggest.Result, goal
 	return nil
 }
 
-// suggestedRules loads the suggested rules.
 func suggestedRules(r *suggest.Result) (*descriptors.Rules, error) {
 	documents, err := r.Documents()
 	if err != nil {
@@ -195,7 +191,6 @@ func writeSuggestion(w io.Writer, r *suggest.Result, goal suggest.Goal, format s
 	return err
 }
 
-// writeShapes writes a line for each suggestion, as comments.
 func writeShapes(out io.Writer, r *suggest.Result) {
 	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(table, "#\n# RULE\tKEYS\tHITS\tNOW\tSUGGESTED\tDENIES\tKEYS DENIED")

@@ -34,7 +34,6 @@ type setting struct {
 // onlyOutside reports whether the setting cannot be in the settings file.
 func (s setting) onlyOutside() bool { return s.name == "config" }
 
-// variable returns the name of the environment variable.
 func (s setting) variable() string {
 	return environmentPrefix + strings.ToUpper(strings.ReplaceAll(s.name, "-", "_"))
 }
@@ -63,7 +62,6 @@ func table(c *config) []setting {
 	return all
 }
 
-// groups returns all settings, which are stored in c.
 func groups(c *config) []group {
 	return []group{
 		{"Rules", ruleSettings(c)},

@@ -17,7 +17,6 @@ import (
 // outputJUnit is the form of a report for servers of continuous integration.
 const outputJUnit = "junit"
 
-// newTest returns the command that tests rules.
 func newTest() *cobra.Command {
 	var output string
 	var bounds ruleBounds
@@ -55,7 +54,6 @@ rules have mistakes, 2 when a file of cases has mistakes. --output junit prints 
 	return cmd
 }
 
-// caseFiles returns the files of cases at some paths.
 func caseFiles(paths []string) (files []string, err error) {
 	for _, path := range paths {
 		info, err := os.Stat(path)
@@ -139,7 +137,6 @@ func (t *tested) run(cmd *cobra.Command, path string) ([]cases.Result, int, erro
 	return results, exitBad, err
 }
 
-// report writes all results.
 func (t *tested) report(cmd *cobra.Command, output string) error {
 	out := cmd.OutOrStdout()
 	var err error
@@ -166,7 +163,6 @@ func (t *tested) report(cmd *cobra.Command, output string) error {
 	return bad(errors.Join(all...), t.code)
 }
 
-// testedJSON is the results as JSON.
 type testedJSON struct {
 	OK    bool             `json:"ok"`
 	Files []testedFileJSON `json:"files"`

@@ -23,7 +23,6 @@ func topOrders() map[string]adminv1.TopOrder {
 	}
 }
 
-// newTop returns the command that shows the keys with the most hits.
 func newTop() *cobra.Command {
 	var (
 		c             remote

@@ -15,7 +15,6 @@ const (
 	periodLast = "last"
 )
 
-// newUsage returns the command that lists the use of the keys of a rule.
 func newUsage() *cobra.Command {
 	var (
 		c       remote

@@ -17,7 +17,6 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// watchFlags is the flags of watch.
 type watchFlags struct {
 	followFlags
 	output, rule string
@@ -25,7 +24,6 @@ type watchFlags struct {
 	oneIn        uint32
 }
 
-// newWatch returns the command that shows the requests of a running sidecar.
 func newWatch() *cobra.Command {
 	var f watchFlags
 	cmd := &cobra.Command{
@@ -91,7 +89,6 @@ func (f *watchFlags) request(args []string) (*adminv1.WatchRequest, error) {
 	return in, nil
 }
 
-// watch shows requests until the watch ends.
 func (f *watchFlags) watch(cmd *cobra.Command, request *adminv1.WatchRequest) error {
 	shown := &watched{out: cmd.OutOrStdout(), notes: cmd.ErrOrStderr(), json: f.output == outputJSON, most: f.count}
 	err := f.follow(cmd, request, func(client adminv1.AdminServiceClient) error { return shown.begin(cmd.Context(), client) }, shown.next)
@@ -101,7 +98,6 @@ func (f *watchFlags) watch(cmd *cobra.Command, request *adminv1.WatchRequest) er
 	return err
 }
 
-// watched writes requests as they come.
 type watched struct {
 	out, notes io.Writer
 	json       bool
@@ -116,7 +112,6 @@ type watched struct {
 	noted         time.Time // of the last note
 }
 
-// begin writes the header.
 func (w *watched) begin(ctx context.Context, client adminv1.AdminServiceClient) error {
 	w.begun = true
 	if !w.json {
@@ -138,7 +133,6 @@ func sources(ctx context.Context, client adminv1.AdminServiceClient) []string {
 	return status.GetLoads().GetSources()
 }
 
-// next writes the requests of an answer.
 func (w *watched) next(answer *adminv1.WatchResponse) error {
 	w.leftOut, w.lost = w.leftOut+answer.GetLeftOut(), w.lost+answer.GetLost()
 	var b bytes.Buffer
@@ -158,7 +152,6 @@ func (w *watched) next(answer *adminv1.WatchResponse) error {
 	return w.failed
 }
 
-// append adds the lines of a request.
 func (w *watched) append(b *bytes.Buffer, r *adminv1.WatchedRequest) error {
 	if !w.json {
 		w.summary.Add(r)

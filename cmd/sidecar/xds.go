@@ -11,7 +11,6 @@ import (
 	"github.com/weirproxy/weir/internal/settings"
 )
 
-// xdsSettings returns the settings of xDS.
 func xdsSettings(c *config) []setting {
 	x := &c.XDS
 	return []setting{

@@ -67,7 +67,6 @@ type Options struct {
 	Access     Access // the clients of Serve
 }
 
-// loads returns the outcome of loading rules.
 func (o *Options) loads() *adminv1.RulesPage {
 	now := new(adminv1.RulesPage)
 	if o.Loads != nil {

@@ -59,7 +59,6 @@ func (s *Server) newDoor() error {
 	return nil
 }
 
-// newGRPC makes the gRPC server of the admin service, health and reflection.
 func (s *Server) newGRPC(service *service) {
 	g := wire.NewGRPC(wire.GRPCOptions{
 		Codec: codec{encoding.GetCodecV2("proto")}, MaxMessage: maxMessage, MaxStreams: maxStreams, Window: windowBytes, Handshake: greetTimeout,
@@ -130,7 +129,6 @@ type longAnswer struct {
 	admitted bool // the request has credentials, or needs none
 }
 
-// longAnswerKey is the key of a longAnswer in the context of its request.
 type longAnswerKey struct{}
 
 // noteAdmitted notes that a request has credentials, or needs none.

@@ -84,7 +84,6 @@ func (g *guard) admit(ctx context.Context, method string) (stranger bool, err er
 		"the token is missing or wrong: send it as authorization: Bearer TOKEN (--token-file of the commands)")
 }
 
-// tokensOf returns the tokens that a call shows.
 func tokensOf(ctx context.Context) (shown []string) {
 	for _, header := range metadata.ValueFromIncomingContext(ctx, "authorization") {
 		shown = append(shown, page.Bearer(header))

@@ -63,7 +63,6 @@ func (d *denials) set(perSecond float64) error {
 	return nil
 }
 
-// rate returns the rate.
 func (d *denials) rate() float64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()

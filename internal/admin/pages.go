@@ -15,7 +15,6 @@ import (
 	"github.com/weirproxy/weir/internal/wire/web"
 )
 
-// newPages returns the pages of HTTP.
 func (s *Server) newPages() http.Handler {
 	pages := append(s.probes(),
 		web.At("GET /healthcheck", "OK, or 503 while the server drains", func(w http.ResponseWriter, _ *http.Request) {

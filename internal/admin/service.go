@@ -22,7 +22,6 @@ import (
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
-// service is the AdminService.
 type service struct {
 	adminv1.UnimplementedAdminServiceServer
 	*Server
@@ -218,7 +217,6 @@ type Grants interface {
 // defaultGrants is the length of a list of grants of a request that does not say the length.
 const defaultGrants = 1000
 
-// errNoGrants is the answer of a server that keeps no grants.
 func errNoGrants() error {
 	return status.Error(codes.Unimplemented, "this server keeps no grants")
 }

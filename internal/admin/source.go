@@ -27,7 +27,6 @@ func (s *Server) pageRules() iter.Seq[page.Rule] {
 	}
 }
 
-// about describes a rule to the page.
 func about(r limiter.RuleCounts) page.About {
 	about := page.About{Domain: r.Domain, Path: r.Path, Limits: []string{}}
 	if r.Rule == nil {

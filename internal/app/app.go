@@ -272,7 +272,6 @@ func (p *process) ready() error {
 	return nil
 }
 
-// loads returns the outcome of loading rules as the admin service shows it.
 func (p *process) loads() *adminv1.RulesPage {
 	s := p.reloader.Status()
 	timestamp := func(t time.Time) *timestamppb.Timestamp {

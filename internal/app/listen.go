@@ -24,7 +24,6 @@ type endpoint struct {
 	allow   func(net.Addr) error // an error for an address that must not serve; nil: any address
 }
 
-// endpoints returns every endpoint, also endpoints that are off.
 func (p *process) endpoints(b bounds) []endpoint {
 	pages := p.pages.HTTP()
 	if p.Legacy {

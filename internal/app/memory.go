@@ -59,7 +59,6 @@ func keepHeadroom(ctx context.Context) {
 	k.end()
 }
 
-// A keeper keeps the headroom.
 type keeper struct {
 	mu     sync.Mutex // guards ended, and GOGC from the end on
 	ended  bool

@@ -17,7 +17,6 @@ const (
 	noticesEvery  = time.Second
 )
 
-// logNotices returns a function that logs a notice.
 func logNotices(logger *slog.Logger) func(*limiter.Notice) {
 	limit := new(loglimit.Limiter)
 	return func(n *limiter.Notice) {

@@ -38,7 +38,6 @@ func (c *Conn) Restarts() uint64 { return c.met.restarts.Load() }
 // asked: once a minute.
 func (c *Conn) EvictedKeys() uint64 { return c.met.evicted.Load() }
 
-// meet notes the answer of a server to INFO.
 func (c *Conn) meet(address string, info map[string]string) {
 	at := address
 	if !c.Cluster() {

@@ -99,7 +99,6 @@ func askVersion(
 	return v, nil
 }
 
-// fieldsOf returns the fields in an answer to INFO.
 func fieldsOf(text string) map[string]string {
 	fields := map[string]string{}
 	for line := range strings.Lines(text) {

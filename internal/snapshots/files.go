@@ -32,7 +32,6 @@ func (system) rename(from, to string) error     { return os.Rename(from, to) }
 func (system) remove(path string) error         { return os.Remove(path) }
 func (system) syncDir(path string) error        { return regular.SyncDir(path) }
 
-// counter counts bytes.
 type counter struct {
 	to    io.Writer
 	bytes int64

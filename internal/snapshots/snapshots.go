@@ -268,7 +268,6 @@ func (k *Keeper) Stats() Stats {
 	return k.stats
 }
 
-// count changes the metrics.
 func (k *Keeper) count(change func(*Stats)) {
 	k.statsMu.Lock()
 	defer k.statsMu.Unlock()

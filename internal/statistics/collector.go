@@ -24,7 +24,6 @@ func (o CollectorOptions) Check() error {
 	return err
 }
 
-// labels returns the tags as labels.
 func (o CollectorOptions) labels() (prometheus.Labels, error) {
 	tags := make(prometheus.Labels, len(o.Tags))
 	var errs []error

@@ -31,7 +31,6 @@ func (p *Reporter) statsd(conn net.Conn) *statsd {
 	return s
 }
 
-// count writes a counter.
 func (s *statsd) count(name string, n uint64) {
 	s.write(name, strconv.AppendUint(nil, n, 10), "|c", 1)
 }
@@ -76,7 +75,6 @@ func (s *statsd) write(name string, value []byte, kind string, weight uint64) {
 	s.held = append(append(s.held, line...), '\n')
 }
 
-// flush writes the held lines.
 func (s *statsd) flush() {
 	if len(s.held) > 0 && s.err == nil {
 		_, s.err = s.conn.Write(s.held)

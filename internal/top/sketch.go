@@ -110,7 +110,6 @@ func (s *Sketch) find(bucket int, hash uint64) int {
 	return -1
 }
 
-// hasRoom reports whether a bucket has a free place.
 func (s *Sketch) hasRoom(bucket int) bool {
 	x := s.tags[bucket].Load()
 	return (x-ones) & ^x & tops != 0
@@ -267,7 +266,6 @@ func (s *Sketch) admit(h Hit, random *Random, text []byte) int {
 	return -1
 }
 
-// lock locks the buckets of a key.
 func (s *Sketch) lock(at place) {
 	s.buckets[min(at.first, at.second)].mu.Lock()
 	if at.first != at.second {

@@ -109,7 +109,6 @@ func New(ctx context.Context, o Options) (*Tracing, error) {
 	return t, nil
 }
 
-// export makes the provider.
 func (t *Tracing) export(ctx context.Context, o Options) error {
 	about := []attribute.KeyValue{attribute.String("service.name", o.Service)}
 	for name, value := range o.Attributes {

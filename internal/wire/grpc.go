@@ -195,7 +195,6 @@ func refuseCompression(ctx context.Context) error {
 	return nil
 }
 
-// callers is credentials that give each connection a Caller.
 type callers struct {
 	credentials.TransportCredentials
 }

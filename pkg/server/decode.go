@@ -101,7 +101,6 @@ func (d *decoder) descriptor(in field, to *limiter.Descriptor) {
 	}
 }
 
-// entry reads a RateLimitDescriptor.Entry.
 func (d *decoder) entry(in field) (e descriptors.Entry) {
 	for f := (field{}); d.next(&in, &f); {
 		switch {

@@ -15,7 +15,6 @@ const (
 	codeOverLimit = 2
 )
 
-// form is the form of an answer.
 type form struct {
 	exact    bool // durations are in nanoseconds, and hits that never pass have none; else in seconds, for Envoy
 	original bool // see Options.Original

@@ -38,8 +38,10 @@ type service struct {
 }
 
 func newService(o Options) *service {
-	s := &service{options: o, statuses: statusMapper{logger: o.Logger}, workers: &workers{batches: make(chan *batch), done: make(chan struct{})},
-		unknown: unknownDomains{logger: o.Logger}}
+	s := &service{
+		options: o, statuses: statusMapper{logger: o.Logger}, workers: &workers{batches: make(chan *batch), done: make(chan struct{})},
+		unknown: unknownDomains{logger: o.Logger},
+	}
 	s.bytes = wire.NewBytes(int64(o.MaxBytesInFlight), o.Logger)
 	s.calls.New = func() any { return new(call) }
 	s.batches.New = func() any { return new(batch) }

@@ -36,7 +36,6 @@ func newEnds(wall func() time.Time) ends {
 	return ends{at: make(map[string]time.Time), wall: wall().Round(0), swept: now, whole: now}
 }
 
-// runs notes a grant in force.
 func (e *ends) runs(g *limiter.Grant) {
 	if e.next.IsZero() || g.Until.Before(e.next) {
 		e.next = g.Until

@@ -71,7 +71,6 @@ func (k *Keeper) takeLocked(ctx context.Context, changes map[string]*limiter.Gra
 	k.setLocked(changes)
 }
 
-// warnAbove logs that Redis has more grants than the bounds allow.
 func (k *Keeper) warnAbove(ctx context.Context) {
 	if missed, ok := k.shared.above.Due(saysEvery); ok {
 		k.options.Logger.LogAttrs(ctx, slog.LevelError, "there are more grants in Redis than there may be here: the others have no effect here",

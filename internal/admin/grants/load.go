@@ -155,7 +155,6 @@ func (k *Keeper) readSaved(path string) (*saved, error) {
 	}
 }
 
-// take applies a line.
 func (s *saved) take(line []byte, fits func(grants, bytes int) bool) {
 	c, g, summed, err := parseLine(line)
 	if !summed {
@@ -187,7 +186,6 @@ func (s *saved) take(line []byte, fits func(grants, bytes int) bool) {
 	}
 }
 
-// fail counts a line that cannot be read.
 func (s *saved) fail(err error) {
 	if s.wrong++; s.err == nil {
 		s.firstWrong, s.err = s.lines, err

@@ -62,7 +62,6 @@ const (
 	countEvery  = time.Minute // between two looks whether Redis has as many grants as known here
 )
 
-// run runs one of the scripts.
 func (s *shared) run(ctx context.Context, name string, args ...string) ([]string, error) {
 	text, err := scripts.ReadFile("script/" + name + ".lua")
 	if err != nil {
@@ -108,7 +107,6 @@ func (k *Keeper) changeOnce(ctx context.Context, what string, args []string) (ou
 
 var errAnswer = errors.New("an answer in a form that the script does not have")
 
-// item returns the arguments of a grant.
 func item(at string, g *limiter.Grant) []string {
 	return []string{at, strconv.FormatInt(g.Until.UnixMilli()+1, 10), string(encode(g))} // the end, rounded up
 }
@@ -116,7 +114,6 @@ func item(at string, g *limiter.Grant) []string {
 // begins returns the first bytes of the JSON of a grant.
 func begins(id string) string { return fmt.Sprintf(`{"id":%q`, id) }
 
-// value reads the value of a slot.
 func value(text string) (*limiter.Grant, error) {
 	_, line, _ := strings.Cut(text, " ")
 	return decode([]byte(line))

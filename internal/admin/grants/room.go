@@ -25,7 +25,6 @@ func (k *Keeper) full() error {
 	return fmt.Errorf("%w: %d, in %d MiB of memory", limiter.ErrTooManyGrants, k.options.Max, maxBytes>>20)
 }
 
-// fits reports whether so many grants of so many bytes are within the bounds.
 func (k *Keeper) fits(grants, bytes int) bool { return grants <= k.options.Max && bytes <= maxBytes }
 
 // withLocked returns the number and the bytes of the grants with another one in a slot. mu must be

@@ -18,7 +18,6 @@ import (
 // call is a method of the admin service that the page may call, with messages as JSON.
 type call func(context.Context, []byte) (proto.Message, error)
 
-// calls returns the methods by their names.
 func calls(s adminv1.AdminServiceServer) map[string]call {
 	return map[string]call{
 		"Explain":       unary(s.Explain, new(adminv1.ExplainRequest)),

@@ -83,7 +83,6 @@ func rate(now, before uint64, step time.Duration) float64 {
 	return math.Round(float64(now-before)/step.Seconds()*1000) / 1000
 }
 
-// between returns the point between two samples.
 func between(from, to sample) point {
 	step, before, now := to.at.Sub(from.at), from.is.GetRequests(), to.is.GetRequests()
 	return point{

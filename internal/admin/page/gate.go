@@ -61,7 +61,6 @@ func (p *Page) refuse(r *http.Request) *refusal {
 // secured reports whether the client has shown a valid certificate.
 func secured(r *http.Request) bool { return r.TLS != nil && len(r.TLS.VerifiedChains) > 0 }
 
-// fail answers with a plain text.
 func fail(w http.ResponseWriter, code int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(code)

@@ -90,7 +90,6 @@ func (s *sampler) run(ctx context.Context) {
 	}
 }
 
-// wait returns the time until the next sample.
 func (s *sampler) wait() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,7 +145,6 @@ func (s *sampler) curvesLocked() map[int][]float32 {
 	return all
 }
 
-// sample reads the counters.
 func (s *sampler) sample(ctx context.Context, now time.Time) {
 	status, err := s.status(ctx, new(adminv1.StatusRequest))
 	if err != nil {
@@ -268,7 +266,6 @@ func (s *sampler) dropLocked(id any) {
 	s.full = false
 }
 
-// point adds a point to a curve.
 func (c *curve) point(passed time.Duration) {
 	c.points = append(c.points, float32(rate(c.now.Passed, c.then.Passed, passed)),
 		float32(rate(c.now.Denied+c.now.Shadowed, c.then.Denied+c.then.Shadowed, passed)))

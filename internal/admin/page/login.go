@@ -68,7 +68,6 @@ func retryAfter(w http.ResponseWriter, wait time.Duration) {
 	w.Header().Set("Retry-After", strconv.Itoa(wholeSeconds(wait)))
 }
 
-// loggedIn reports whether a request has a session.
 func (p *Page) loggedIn(r *http.Request) bool {
 	return p.options.Tokens != nil && p.sessions.valid(p.sessions.number(r), p.options.Tokens.current())
 }
@@ -85,7 +84,6 @@ func (p *Page) admits(r *http.Request) bool {
 	return p.loggedIn(r)
 }
 
-// login is the data of the login form.
 type login struct {
 	Wrong  bool // the token of before
 	NoFile bool // nobody can log in

@@ -155,13 +155,11 @@ func (p *Page) asset(w http.ResponseWriter, r *http.Request) { serve(w, r, r.Pat
 // refusal, or JSON.
 func (p *Page) icon(w http.ResponseWriter, r *http.Request) { serve(w, r, "icon.svg") }
 
-// serve answers with one of the assets.
 func serve(w http.ResponseWriter, r *http.Request, name string) {
 	w.Header().Set("Cache-Control", "no-cache")
 	http.ServeFileFS(w, r, files, "assets/"+name)
 }
 
-// render answers with a template.
 func (p *Page) render(w http.ResponseWriter, code int, name string, data any) {
 	var b bytes.Buffer
 	if err := p.templates.ExecuteTemplate(&b, name, data); err != nil {

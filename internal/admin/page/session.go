@@ -24,7 +24,6 @@ type sessions struct {
 	of map[[sha256.Size]byte]session // by the digest of the number
 }
 
-// session is one login.
 type session struct {
 	token [sha256.Size]byte // digest of the token: another token ends all sessions
 	until time.Time

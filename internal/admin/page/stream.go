@@ -173,7 +173,6 @@ func (p *Page) watch(request *adminv1.WatchRequest, t *tailStream) (err error) {
 	return p.options.Service.Watch(request, t)
 }
 
-// watchRequest reads the filters of a tail.
 func watchRequest(r *http.Request) (*adminv1.WatchRequest, error) {
 	q := r.URL.Query()
 	out := &adminv1.WatchRequest{Domain: q.Get("domain"), Rule: q.Get("rule"), MaxPerSecond: 50}

@@ -151,7 +151,6 @@ func Source(s store.Source) string {
 	}
 }
 
-// step returns a step of the search as a message.
 func step(s descriptors.Step) *adminv1.Step {
 	out := &adminv1.Step{Key: s.Entry.Key, Value: s.Entry.Value, Reason: reason(s.Reason), Pattern: s.Pattern}
 	if s.Rule != nil {
@@ -160,7 +159,6 @@ func step(s descriptors.Step) *adminv1.Step {
 	return out
 }
 
-// reason returns the name of a reason.
 func reason(r descriptors.Reason) string {
 	switch r {
 	case descriptors.Exact:

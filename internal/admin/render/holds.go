@@ -70,7 +70,6 @@ func found(h *store.Hold) (*adminv1.Holder, adminv1.HolderStatus) {
 	}
 }
 
-// holder returns a holder as a message.
 func holder(h store.Held) *adminv1.Holder {
 	return &adminv1.Holder{Id: hex.EncodeToString(h.Holder[:]), Hits: h.Hits, BegunAt: instant(h.At), Until: instant(h.Until)}
 }
@@ -129,7 +128,6 @@ func holdersText(h *adminv1.Holders) string {
 	return text
 }
 
-// numberText returns the number of holders.
 func numberText(h *adminv1.Holders) string {
 	switch {
 	case !h.GetListed():
@@ -141,7 +139,6 @@ func numberText(h *adminv1.Holders) string {
 	}
 }
 
-// holderText returns a holder and its status.
 func holderText(h *adminv1.Holder, s adminv1.HolderStatus) string {
 	if s != adminv1.HolderStatus_HOLDER_STATUS_HELD {
 		return fmt.Sprintf("%s: %s", h.GetId(), HolderStatus(s))
@@ -149,7 +146,6 @@ func holderText(h *adminv1.Holder, s adminv1.HolderStatus) string {
 	return h.GetId() + " " + heldText(h)
 }
 
-// heldText returns the hits of a holder and its times.
 func heldText(h *adminv1.Holder) string {
 	hits := "1 hit"
 	if h.GetHits() != 1 {

@@ -141,7 +141,6 @@ func (w *Watched) line(texts [5]string, last string) string {
 	return strings.TrimRight(b.String()+last, " ") + "\n"
 }
 
-// resultText returns the result of a descriptor.
 func resultText(r *adminv1.WatchedRequest, d *adminv1.WatchedDescriptor) string {
 	var parts []string
 	if _, l := Deciding(d); l != nil {
@@ -278,7 +277,6 @@ func (s *WatchSummary) Add(r *adminv1.WatchedRequest) {
 	}
 }
 
-// keysText returns the keys of entries, printable.
 func keysText(entries []*adminv1.Entry) string {
 	var keys []string
 	for i, e := range entries {

@@ -24,7 +24,6 @@ type event struct {
 	size        int // bytes
 }
 
-// descriptor is one descriptor of an event.
 type descriptor struct {
 	entries  []descriptors.Entry
 	hits     int64
@@ -35,7 +34,6 @@ type descriptor struct {
 	override bool           // the limit came with the descriptor
 }
 
-// limit is one limit that was charged.
 type limit struct {
 	key      string
 	limit    *descriptors.Limit
@@ -64,7 +62,6 @@ const (
 // size is the memory of a request as an event, in bytes.
 type size struct{ all, texts int }
 
-// sizeOf returns the size of a request.
 func sizeOf(o *limiter.Observed) size {
 	parts, texts := eventBytes, len(o.Request.Domain)
 	for i := range o.Request.Descriptors {

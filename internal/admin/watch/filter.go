@@ -107,7 +107,6 @@ func (f *filter) choosesEntries(entries []descriptors.Entry) bool {
 	return true
 }
 
-// outcome returns the treatment of descriptor i.
 func outcome(v *limiter.Verdict, i int) adminv1.Outcome {
 	s := &v.Statuses[i]
 	switch s.Outcome {

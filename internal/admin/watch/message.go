@@ -18,7 +18,6 @@ import (
 // have one of 10 KB.
 const maxMisses = 1 << 20
 
-// builder makes the messages of events.
 type builder struct {
 	rules  func() *descriptors.Rules // in force
 	limits map[*descriptors.Limit]*adminv1.Limit

@@ -96,7 +96,6 @@ func (h *Hub) add(w *Watcher, most int) (*Watcher, error) {
 	return w, nil
 }
 
-// leave removes a watcher.
 func (h *Hub) leave(w *Watcher) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

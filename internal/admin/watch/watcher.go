@@ -64,7 +64,6 @@ func (w *Watcher) put(e *event) {
 	}
 }
 
-// wakeUp lets Next go on.
 func (w *Watcher) wakeUp() {
 	select {
 	case w.wake <- struct{}{}:

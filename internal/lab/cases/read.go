@@ -198,7 +198,6 @@ func (r *reader) test(n *yaml.Node, path, domain string, start time.Time) Test {
 	return t
 }
 
-// descriptorKeys returns the keys of a descriptor.
 func descriptorKeys() []string {
 	return []string{"descriptor", "hits", "refund", "limit", "rule", "outcome", "requests", "remaining", "wait", "reset"}
 }

@@ -62,7 +62,6 @@ type row struct {
 	keys map[string]*tally
 }
 
-// tally counts the denials of a key.
 type tally struct{ denied, was uint64 }
 
 type restName struct {

@@ -33,7 +33,6 @@ func (c *Collector) kept() (all []*Shape) {
 	return all
 }
 
-// addNames adds the names of the limits.
 func (s *Shape) addNames(to map[string]bool) {
 	if s.rule != nil && s.rule.Unlimited {
 		to[s.rule.Name] = true

@@ -45,7 +45,6 @@ type descriptor struct {
 	RateLimits     []*yaml.Node   `yaml:"rate_limits,omitempty"`
 }
 
-// rateLimit is a rate_limit as a rule file has it.
 type rateLimit struct {
 	Name            string      `yaml:"name,omitempty"`
 	Unlimited       bool        `yaml:"unlimited,omitempty"`

@@ -83,7 +83,6 @@ func (d *delta) greet(r *rules) error {
 	}))
 }
 
-// answer implements stream.
 func (d *delta) answer(in response, refusal error) error {
 	return sent(d.Send(&discoveryv3.DeltaDiscoveryRequest{
 		Node: d.client.node, TypeUrl: typeURL, ResponseNonce: in.nonce, ErrorDetail: errorDetail(refusal),

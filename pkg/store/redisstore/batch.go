@@ -42,7 +42,6 @@ type keyState struct {
 	parsed bool
 }
 
-// group is calls that are sent as one transaction.
 type group struct {
 	first, last *call
 	times       int
@@ -132,7 +131,6 @@ func (b *batch) takes(c *call) bool {
 // maxCharges bounds one run of the script, during which Redis serves nobody else.
 const maxCharges = 256
 
-// alike reports whether two charges of one key are equal.
 func alike(x, y *store.Charge) bool {
 	return x.Hits == y.Hits && x.Limit == y.Limit && x.CountRejected == y.CountRejected && x.Mode == y.Mode
 }

@@ -157,7 +157,6 @@ func hasHolder(c *store.Charge) bool {
 	return c.Hold != nil && c.Hold.Phase != 0 || c.Limit.Algorithm == algorithms.Concurrency
 }
 
-// ownHolds copies the holders of the charges.
 func (c *call) ownHolds() {
 	c.holds = slices.Grow(c.holds[:0], len(c.charges))[:len(c.charges)]
 	for i := range c.charges {

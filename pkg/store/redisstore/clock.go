@@ -20,7 +20,6 @@ type clocks struct {
 	logged  loglimit.Limiter
 }
 
-// lead is the lead of a slot's server.
 type lead struct {
 	ahead  atomic.Int64 // microseconds plus 1; 0: not known
 	taught atomic.Int64 // when the call began that taught the lead, in microseconds since clocks.started

@@ -95,7 +95,6 @@ func (f *fleet) run(ctx context.Context) {
 	}
 }
 
-// pause returns the time until the next beat.
 func (f *fleet) pause() time.Duration {
 	usual := fleetBeat
 	if f.last > 0 && (f.moves || f.lost.Load() > 0) {

@@ -246,7 +246,6 @@ func (o *outbox) end(err error) {
 	}
 }
 
-// telling is a call with owed hits or holders.
 type telling struct {
 	call
 
@@ -255,7 +254,6 @@ type telling struct {
 	where  location
 }
 
-// landed implements owner.
 func (t *telling) landed(int32) {
 	o, outcome := t.outbox, owed.Applied
 	switch {

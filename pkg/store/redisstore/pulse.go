@@ -39,10 +39,8 @@ const (
 	leastSilence = 25 * time.Millisecond
 )
 
-// since returns an instant.
 func (b *base) since(t time.Time) int64 { return max(1, int64(t.Sub(b.started))) }
 
-// begin notes that a flight begins.
 func (p *pulse) begin() {
 	if p.under.Load() == 0 { // first, so that nobody sees this flight with the silence of an idle time
 		now := p.since(time.Now())
@@ -63,7 +61,6 @@ func (p *pulse) end(answered bool) {
 	p.under.Add(-1)
 }
 
-// alive notes an answer.
 func (p *pulse) alive(now time.Time) {
 	at := p.since(now)
 	p.heard.Store(at)
@@ -92,7 +89,6 @@ func (p *pulse) answered(now, begun time.Time) {
 	p.usual.Store(max(int64(took), usual-(usual-int64(took))/tripMemory))
 }
 
-// usually returns the longest of the last round trips.
 func (p *pulse) usually() time.Duration { return time.Duration(p.usual.Load()) }
 
 // tooLong returns the time without an answer from which on the shard may be silent.
@@ -116,7 +112,6 @@ func (p *pulse) prompt(now time.Time) bool {
 	return p.owing(p.since(now)) <= max(p.timeout/promptPart, p.usually())
 }
 
-// health returns how the shard answers.
 func (p *pulse) health() (h store.Health) {
 	if at := p.heard.Load(); at > 0 {
 		h.Answered = p.started.Add(time.Duration(at))

@@ -95,7 +95,6 @@ func (q *queue) silent(slot uint16) bool {
 	return n.lost > 0 || n.pulse.silent.Load()
 }
 
-// nodeQueueLocked returns the node queue of the calls in a slot.
 func (q *queue) nodeQueueLocked(slot uint16) *nodeQueue {
 	if nodes := q.server.connection.Nodes(); nodes != q.nodes {
 		q.nodes = nodes
@@ -108,7 +107,6 @@ func (q *queue) nodeQueueLocked(slot uint16) *nodeQueue {
 	return q.nodeLocked(n)
 }
 
-// nodeLocked returns the node queue of a node.
 func (q *queue) nodeLocked(n int) *nodeQueue {
 	all := *q.byNode.Load()
 	if n < len(all) {
@@ -122,7 +120,6 @@ func (q *queue) nodeLocked(n int) *nodeQueue {
 	return all[n]
 }
 
-// node returns the node queue of a node.
 func (q *queue) node(n int) *nodeQueue {
 	if all := *q.byNode.Load(); n < len(all) {
 		return all[n]
@@ -407,7 +404,6 @@ func (n *nodeQueue) takeLocked(f *flight, now time.Time) bool {
 	return true
 }
 
-// landLocked removes a flight that has ended.
 func (n *nodeQueue) landLocked(f *flight) {
 	i := slices.Index(n.flying, f)
 	last := len(n.flying) - 1

@@ -75,7 +75,6 @@ func scriptOf(further ...string) (string, error) {
 	return script.String(), errors.Join(errs...)
 }
 
-// fileOf returns the name of an algorithm's part of the script.
 func fileOf(a algorithms.Algorithm) string {
 	name := a.String()
 	if a.HasCalendar() { // the same name as without a calendar
@@ -84,7 +83,6 @@ func fileOf(a algorithms.Algorithm) string {
 	return name
 }
 
-// action is the way in which the script handles a transaction.
 type action uint8
 
 // The actions, as the script numbers them.

@@ -136,7 +136,6 @@ func (b *seeds) clear() {
 	}
 }
 
-// size returns the number of keys.
 func (b *seeds) size() (n int) {
 	for i := range b.shards {
 		sh := &b.shards[i]
@@ -295,7 +294,6 @@ func (s *servers) seed(ctx context.Context) {
 	}
 }
 
-// forgetSeeds forgets the states of all servers.
 func (s *servers) forgetSeeds() {
 	for server := range s.all() {
 		server.seeds.clear()

@@ -50,7 +50,6 @@ func (s *server) locate(c *store.Charge, at algorithms.Instant) location {
 
 func (s *servers) isCounter(c *store.Charge) bool { return s.of(c).isCounter(c) }
 
-// several reports whether the keys of a request may lie at several locations.
 func (s *servers) several(at algorithms.Instant, charges []store.Charge) bool {
 	if !s.main.cluster && s.seconds == nil {
 		return false

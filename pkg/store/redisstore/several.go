@@ -89,7 +89,6 @@ func collect(parts []*transaction, decisions []algorithms.Decision) {
 	}
 }
 
-// verdict is the outcome of a request of several parts.
 type verdict uint8
 
 const (

@@ -87,7 +87,6 @@ func (b *breaker) await(ctx context.Context) error {
 	return nil
 }
 
-// of returns the circuit of a shard.
 func (b *breaker) of(shard int) *circuit {
 	if all := *b.all.Load(); shard < len(all) {
 		return all[shard]
@@ -198,10 +197,8 @@ func (b *breaker) reason(charges []store.Charge) error {
 	return errUnasked
 }
 
-// worst returns the phase of the shard that answers worst.
 func (b *breaker) worst() *phase { return slices.MinFunc(b.phases(), byState) }
 
-// best returns the phase of the shard that answers best.
 func (b *breaker) best() *phase { return slices.MaxFunc(b.phases(), byState) }
 
 // byState orders open before half-open before closed.

@@ -7,7 +7,6 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// leasable reports whether a charge may be decided from a lease.
 func leasable(c *store.Charge) bool {
 	return !c.Exact && c.Hold == nil && c.Hits >= 0 && (c.Mode == store.Enforce || c.Mode == store.Shadow) && c.Limit.Requests > 0 &&
 		c.Limit.Algorithm.HasState() && (!c.CountRejected || c.Limit.Algorithm.HasWindows())

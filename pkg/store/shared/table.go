@@ -37,7 +37,6 @@ type allotment struct {
 	no  *denial // nil: no denial is remembered
 }
 
-// table has the allotments by key.
 type table struct {
 	shards  [shards]shard
 	tracked atomic.Int64  // keys that are asked often
@@ -58,7 +57,6 @@ func (t *table) add(tracked, denials int) {
 	}
 }
 
-// shard is the allotments of some keys.
 type shard struct {
 	// generation changes when a key is refunded or reset. A denial in an answer to a question of an
 	// earlier generation is too old to learn.

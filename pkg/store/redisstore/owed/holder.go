@@ -8,7 +8,6 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// name names a holder of one key.
 type name struct {
 	algorithm algorithms.Algorithm
 	period    time.Duration
@@ -28,7 +27,6 @@ type Holder struct {
 	under  int // events on the way, the first ones
 }
 
-// event is one charge of a holder.
 type event struct {
 	hold  store.Hold
 	hits  int64

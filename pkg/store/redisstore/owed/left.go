@@ -83,7 +83,6 @@ func (h *Hits) leave(now Clocks) Left {
 	return l
 }
 
-// leave implements [Entry].
 func (h *Holder) leave(Clocks) (l Left) {
 	for i := range h.events {
 		e := &h.events[i]

@@ -83,7 +83,7 @@ func (s *Side) used(now Instant) uint64 { return s.usedBy(s.Was, s.State, s.Log,
 
 func (s *Side) usedBy(was Limit, state State, log *Log, now Instant) uint64 {
 	if log != nil {
-		_, hits := log.live(s.Limit, log.held(now))
+		_, hits := log.live(s.Limit.Period, log.held(now))
 		return hits
 	}
 	return contentOf(was, state, now).ceilDiv(uint64(s.Limit.Period))
@@ -114,7 +114,7 @@ func (s *Side) fit(hits uint64, now Instant) uint64 {
 		return min(hits, uint64(d.Remaining)/s.parts()*s.parts())
 	}
 	hits = min(hits, uint64(s.Limit.Requests))
-	if first, used := s.Log.live(s.Limit, s.Log.held(now)); hits > 0 && used+hits > uint64(s.Limit.Requests) {
+	if first, used := s.Log.live(s.Limit.Period, s.Log.held(now)); hits > 0 && used+hits > uint64(s.Limit.Requests) {
 		s.Log.dropOldest(first, used+hits-uint64(s.Limit.Requests))
 	}
 	return hits
@@ -163,7 +163,7 @@ func (s *Side) enter(from *Side, now Instant) {
 	gained := from.gained(now)
 	s.Log.Replace(s.Limit, LogEntry{}, now)
 	for i := first; i < from.Log.len; i++ {
-		if e := from.Log.at(i); !from.Log.expired(from.Limit, e, from.Log.held(now)) {
+		if e := from.Log.at(i); !from.Log.expired(from.Limit.Period, e, from.Log.held(now)) {
 			s.Log.Restore(s.Limit, LogEntry{At: e.at, Hits: e.hits}, from.Log.held(now))
 			gained -= min(gained, e.hits)
 		}
@@ -222,7 +222,7 @@ func (g *Log) since(l Limit, mark *Log, now Instant) (hits uint64) {
 	for i := g.len - 1; i >= 0; i-- {
 		e := g.at(i)
 		switch {
-		case g.expired(l, e, now) || e.at < known.At:
+		case g.expired(l.Period, e, now) || e.at < known.At:
 			return hits
 		case e.at == known.At:
 			return hits + e.hits - min(e.hits, known.Hits)

@@ -68,7 +68,7 @@ func (g *Log) Decide(l Limit, now Instant, p Pending, hits int64, countRejected 
 	hits = min(max(hits, -MaxHits), MaxHits)
 	asked := now
 	now = g.held(now)
-	first, logged := g.live(l, now)
+	first, logged := g.live(l.Period, now)
 	limit := uint64(l.Requests)
 	used := logged - min(p.refunded, logged) + p.added
 	d := Decision{Allowed: true}
@@ -100,14 +100,14 @@ func (g *Log) Decide(l Limit, now Instant, p Pending, hits int64, countRejected 
 		d.Remaining = uint32(limit - used)
 	}
 	if used > 0 {
-		d.ResetAfter = g.reset(l, now, p)
+		d.ResetAfter = g.reset(l.Period, now, p)
 	}
 	switch {
 	case d.Allowed:
 	case uint64(hits) > limit:
 		d.RetryAfter = never(l, d.ResetAfter)
 	default:
-		d.RetryAfter = g.retry(l, now, first, used-p.added, used+uint64(hits)-limit)
+		d.RetryAfter = g.retry(l.Period, now, first, used-p.added, used+uint64(hits)-limit)
 	}
 	if asked < now {
 		d = d.later(now.Sub(asked))
@@ -142,7 +142,7 @@ func (g *Log) SizeAfter(l Limit, now Instant, p Pending) int {
 	if g.len > 0 {
 		now = g.held(now)
 		newest := g.at(g.len - 1)
-		if newest.at == now || newest.hits <= p.refunded || g.expired(l, g.at(0), now) {
+		if newest.at == now || newest.hits <= p.refunded || g.expired(l.Period, g.at(0), now) {
 			return g.Size()
 		}
 	}
@@ -153,7 +153,7 @@ func (g *Log) SizeAfter(l Limit, now Instant, p Pending) int {
 func (g *Log) apply(l Limit, now Instant, p Pending) {
 	now = g.held(now)
 	g.last = now
-	for g.len > 0 && g.expired(l, g.at(0), now) {
+	for g.len > 0 && g.expired(l.Period, g.at(0), now) {
 		g.hits -= g.at(0).hits
 		g.head = (g.head + 1) & (len(g.ring) - 1)
 		g.len--
@@ -202,20 +202,20 @@ func (g *Log) held(now Instant) Instant {
 func (g *Log) at(i int) *logged { return &g.ring[(g.head+i)&(len(g.ring)-1)] }
 
 // expired reports whether an entry no longer counts at now. An entry at now-Period has expired.
-func (g *Log) expired(l Limit, e *logged, now Instant) bool {
-	return past(e.at, now) >= uint64(l.Period)
+func (g *Log) expired(period time.Duration, e *logged, now Instant) bool {
+	return past(e.at, now) >= uint64(period)
 }
 
 // left returns the wait until an entry that still counts at now has expired.
-func (g *Log) left(l Limit, e *logged, now Instant) time.Duration {
-	return l.Period - time.Duration(past(e.at, now))
+func (g *Log) left(period time.Duration, e *logged, now Instant) time.Duration {
+	return period - time.Duration(past(e.at, now))
 }
 
 // live returns the first entry that still counts at now, and the hits from there on. live visits
 // the expired entries only.
-func (g *Log) live(l Limit, now Instant) (first int, hits uint64) {
+func (g *Log) live(period time.Duration, now Instant) (first int, hits uint64) {
 	hits = g.hits
-	for first < g.len && g.expired(l, g.at(first), now) {
+	for first < g.len && g.expired(period, g.at(first), now) {
 		hits -= g.at(first).hits
 		first++
 	}
@@ -224,30 +224,30 @@ func (g *Log) live(l Limit, now Instant) (first int, hits uint64) {
 
 // retry returns the wait until that many hits have expired, the oldest first. The log holds logged
 // hits from entry first on; further hits are of this instant.
-func (g *Log) retry(l Limit, now Instant, first int, logged, hits uint64) time.Duration {
+func (g *Log) retry(period time.Duration, now Instant, first int, logged, hits uint64) time.Duration {
 	if hits > logged {
-		return l.Period
+		return period
 	}
 	for i := first; i < g.len; i++ {
 		e := g.at(i)
 		if hits <= e.hits {
-			return g.left(l, e, now)
+			return g.left(period, e, now)
 		}
 		hits -= e.hits
 	}
-	return l.Period
+	return period
 }
 
 // reset returns the wait until the newest hit has expired that a refund leaves in the log.
-func (g *Log) reset(l Limit, now Instant, p Pending) time.Duration {
+func (g *Log) reset(period time.Duration, now Instant, p Pending) time.Duration {
 	if p.added > 0 {
-		return l.Period
+		return period
 	}
 	refunded := p.refunded
 	for i := g.len - 1; i >= 0; i-- {
 		e := g.at(i)
 		if refunded < e.hits {
-			return g.left(l, e, now)
+			return g.left(period, e, now)
 		}
 		refunded -= e.hits
 	}
@@ -287,7 +287,7 @@ func (g *Log) resize(length int) {
 // of n others takes the time of n/2 moves.
 func (g *Log) GiveBack(l Limit, now, charged Instant, hits uint32) {
 	i := sort.Search(g.len, func(i int) bool { return g.at(i).at >= charged })
-	if i == g.len || g.at(i).at != charged || hits == 0 || g.expired(l, g.at(i), g.held(now)) {
+	if i == g.len || g.at(i).at != charged || hits == 0 || g.expired(l.Period, g.at(i), g.held(now)) {
 		return
 	}
 	g.last = g.held(now)
@@ -355,7 +355,7 @@ func (g *Log) Restore(l Limit, e LogEntry, now Instant) {
 	}
 	hits := min(e.Hits, 2*MaxHits-min(g.hits, 2*MaxHits))
 	entry := logged{at: at, hits: hits}
-	if hits == 0 || g.expired(l, &entry, now) {
+	if hits == 0 || g.expired(l.Period, &entry, now) {
 		return
 	}
 	g.hits, g.last = g.hits+hits, at

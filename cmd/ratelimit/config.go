@@ -120,10 +120,6 @@ func (c *config) complete(set func(name string) bool) []error {
 	j.AnyClient = j.From == server.JSONFromAnywhere
 	c.completeStatistics(set)
 	errs := append(c.completeTLS(), c.completeRedis()...)
-	if c.Rules.CalendarMonths && c.Backend == backendRedis && c.OriginalKeys {
-		errs = append(errs, errors.New(
-			"USE_CALENDAR_MONTH_RATE_LIMIT: true: must be false for the original's keys, or with Redis stand beside REDIS_KEY_FORMAT=weir"))
-	}
 	return append(errs, c.Record.Check("WEIR_RECORD", "WEIR_HASH_VALUES", "WEIR_HASH_SALT_FILE")...)
 }
 

@@ -38,7 +38,6 @@ func TestEveryMistakeIsToldAtOnceAndWithoutPasswords(t *testing.T) {
 		"a socket with TLS":              {"REDIS_URL=/run/hunter2", "REDIS_TLS=true"},
 		"Sentinel without sentinels":     {"REDIS_URL=hunter2", "REDIS_TYPE=sentinel"},
 		"seconds without sentinels":      {"REDIS_URL=x", "REDIS_PERSECOND=true", "REDIS_PERSECOND_URL=hunter2", "REDIS_PERSECOND_TYPE=sentinel"},
-		"calendar months with Redis":     {"REDIS_URL=x", "USE_CALENDAR_MONTH_RATE_LIMIT=true"},
 		"a name that no authority signs": {"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=c", "GRPC_SERVER_TLS_KEY=k", "GRPC_CLIENT_TLS_SAN=envoy"},
 		"TLS without a certificate":      {"GRPC_SERVER_USE_TLS=true"},
 		"half a certificate for xDS":     {"CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_USE_TLS=true", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY=k"},

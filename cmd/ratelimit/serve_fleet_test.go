@@ -129,6 +129,58 @@ func TestOldAndNewPodsCountTogether(t *testing.T) {
 	}
 }
 
+// With USE_CALENDAR_MONTH_RATE_LIMIT the key names the first of the month in UTC. The key lives for
+// the rest of the month, which is the reset, too.
+func TestOldAndNewPodsCountMonthsOfTheCalendarTogether(t *testing.T) {
+	t.Parallel()
+	now := time.Now().UTC()
+	begun := time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)
+	rest := int64(begun.AddDate(0, 1, 0).Sub(now).Seconds())
+	if rest < 60 {
+		t.Skip("the month ends meanwhile")
+	}
+	redis := startRedis(t, parts.RedisOptions{})
+	rules := strings.ReplaceAll(fleetRules, "unit: year", "unit: month")
+	r := start(t, rules, "REDIS_SOCKET_TYPE=tcp", "REDIS_URL="+redis.Address(), "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION=true",
+		"CACHE_KEY_PREFIX=p:", "EXPIRATION_JITTER_MAX_SECONDS=10", "USE_CALENDAR_MONTH_RATE_LIMIT=true")
+	r.awaitPage(t, "http", "/healthcheck", http.StatusOK, "OK")
+
+	window := strconv.FormatInt(begun.Unix(), 10)
+	key := "p:edge_path_/search_" + window
+	if got := asOriginal(t, redis, key, 3); got != 3 {
+		t.Errorf("the original counts %d; want 3", got)
+	}
+	answer, err := r.ask(t, parseRequest(t, "edge +2 | path=/search | file=f/a"))
+	if got, want := show(t, answer, err), "OK | OK 10/5 left 5 reset | OK 3/5 left 1 reset"; got != want {
+		t.Fatalf("got %s, want %s", got, want)
+	}
+	for _, status := range answer.GetStatuses() {
+		if got := status.GetDurationUntilReset().GetSeconds(); got > rest+1 || got < rest-60 {
+			t.Errorf("the reset is after %d s; want %d, the rest of the month", got, rest)
+		}
+	}
+	if got := asOriginal(t, redis, key, 1); got != 6 {
+		t.Errorf("the original counts %d; want 6", got)
+	}
+	// Limits of two windows, or of an algorithm of ours, have keys of ours.
+	answer, err = r.ask(t, parseRequest(t, "edge | two=x | bucket=x"))
+	if got, want := show(t, answer, err), "OK | OK 3/5 left 2 reset | OK 3/5 left 2 reset"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	want := []string{
+		"p:edge_file_f/*_W", "p:edge_path_/search_W", fmt.Sprintf("p:weir:4:edge|3:two=1:x#fixed_window/1d.2;1;%d", 86400_000_000),
+		fmt.Sprintf("p:weir:4:edge|3:two=1:x#fixed_window/30d@month,UTC.2;7;%d", 30*86400_000_000),
+		fmt.Sprintf("p:weir:4:edge|6:bucket=1:x#token_bucket/30d;2;%d", 30*86400_000_000),
+	}
+	if got := keysOf(t, redis, window); !slices.Equal(got, want) {
+		t.Errorf("keys %q, want %q", got, want)
+	}
+	left := must.Get(redis.Do(t.Context(), "TTL", "p:edge_file_f/*_"+window))(t)
+	if n, _ := left.AsInt64(); n < rest-60 || n > rest+10 {
+		t.Errorf("the key lives for %d s; want %d and at most 10 s", n, rest)
+	}
+}
+
 // In a cluster the original's keys lie where they may, each in a slot of its own, and a request is
 // one transaction all the same.
 func TestOldAndNewPodsCountTogetherInACluster(t *testing.T) {

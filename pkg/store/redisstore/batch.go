@@ -195,14 +195,20 @@ func (b *batch) request(now, deadline int64) []byte {
 			if c.action == correct {
 				f = c.fixes[n]
 			}
-			algorithm, capacity := byte(c.charges[n].Limit.Algorithm), c.charges[n].Limit.Capacity()
+			charge := &c.charges[n]
+			algorithm, capacity := byte(charge.Limit.Algorithm), charge.Limit.Capacity()
 			switch {
 			case c.counters[n]:
 				algorithm, capacity = counterNumber, b.server.jitter()
-			case c.charges[n].Limit.Algorithm.HasCalendar():
-				capacity = b.calendar(c.charges[n].Limit.Calendar)
+				if charge.Limit.Calendar != nil {
+					in := *charge
+					in.Limit.Period = c.span(n)
+					charge = &in
+				}
+			case charge.Limit.Algorithm.HasCalendar():
+				capacity = b.calendar(charge.Limit.Calendar)
 			}
-			r = appendCharge(r, c.places[n], &c.charges[n], algorithm, capacity, last >= 0 && c.charges[last].Rule == c.charges[n].Rule, f)
+			r = appendCharge(r, c.places[n], charge, algorithm, capacity, last >= 0 && c.charges[last].Rule == charge.Rule, f)
 			if len(c.holds) > 0 {
 				r = c.appendHold(r, n)
 			}
@@ -212,6 +218,17 @@ func (b *batch) request(now, deadline int64) []byte {
 		}
 	}
 	return r
+}
+
+// span returns the period that the script gets for charge i of a counter in a window of a calendar.
+// The counter lives so long, and a jitter: from the second of the request to the end of the window.
+// With a holder the period is the length of the window, in which the script looks for the begin.
+func (c *call) span(i int) time.Duration {
+	start, end := c.charges[i].Limit.WindowOf(c.at)
+	if !c.held(i) {
+		start = c.at - c.at%algorithms.Instant(time.Second)
+	}
+	return end.Sub(start)
 }
 
 func (b *batch) placeHolds(c *call) {
@@ -240,7 +257,8 @@ func (c *call) appendHold(b []byte, i int) []byte {
 	}
 	from := int64(0)
 	if c.counters[i] {
-		from = int64(window(c.charges[i].Limit.Period, c.at)) / int64(Granularity)
+		start, _ := c.charges[i].Limit.WindowOf(c.at)
+		from = int64(start) / int64(Granularity)
 	}
 	if c.ends(i) {
 		b[16] |= isEnding

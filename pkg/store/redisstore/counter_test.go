@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -43,13 +45,25 @@ func TestCountersKeepTheContract(t *testing.T) {
 	})
 }
 
+// countedWorlds is counted for random worlds. Keys with several calendars have no counters: their
+// names do not tell the calendars apart.
+func countedWorlds(prefix string) Counters {
+	all := counted(prefix)
+	return Counters{Jitter: all.Jitter, Name: func(dst, key []byte) ([]byte, bool) {
+		if bytes.HasSuffix(key, []byte(changing)) {
+			return dst, false
+		}
+		return all.Name(dst, key)
+	}}
+}
+
 func TestRandomTransactionsOfCountersAreDecidedAsByTheModel(t *testing.T) {
 	alike := func(*testing.T, *Store, []recorded) error { return nil }
-	o := Options{Counters: counted(fresh(t))}
+	o := Options{Counters: countedWorlds(fresh(t))}
 	differ(t, urlOf("redis", shared(t).Address()), o, 0, race.Scale(100), 250, alike)
-	o.Counters = counted(fresh(t))
+	o.Counters = countedWorlds(fresh(t))
 	differ(t, urlOf("redis", shared(t).Address()), o, time.Hour, race.Scale(50), 250, alike)
-	o.Counters = counted(fresh(t))
+	o.Counters = countedWorlds(fresh(t))
 	differ(t, urlOf("redis-cluster", sharedCluster(t).Addresses()...), o, 0, race.Scale(20), 250, alike)
 }
 
@@ -76,7 +90,7 @@ func TestCountersAreContinuedByTheOriginalAndTheOtherWayRound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for seconds, start := range map[int]int64{ // of the window of 2026-11-21 10:00:01
 				1: 1_795_255_201, 60: 1_795_255_200, 3600: 1_795_255_200, 86_400: 1_795_219_200, 7 * 86_400: 1795046400,
-				30 * 86_400: 1793664000, 365 * 86_400: 1766016000,
+				30 * 86_400: 1793664000, 365 * 86_400: 1766016000, calendarMonth: 1793491200,
 			} {
 				prefix := fresh(t)
 				clock := newClock()
@@ -86,6 +100,9 @@ func TestCountersAreContinuedByTheOriginalAndTheOtherWayRound(t *testing.T) {
 				c := hit("edge_path_/search", algorithms.Limit{
 					Algorithm: algorithms.FixedWindow, Requests: 10, Period: time.Duration(seconds) * time.Second,
 				})
+				if seconds == calendarMonth {
+					seconds, c.Limit = 30*86_400, ofMonth(10)
+				}
 				c.CountRejected = true
 				key := prefix + "edge_path_/search_" + strconv.FormatInt(start, 10)
 
@@ -120,6 +137,79 @@ func TestCountersAreContinuedByTheOriginalAndTheOtherWayRound(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// calendarMonth stands for the seconds of November.
+const calendarMonth = -11
+
+// ofMonth returns a limit of a month of the calendar in UTC, as USE_CALENDAR_MONTH_RATE_LIMIT has
+// it in envoyproxy/ratelimit.
+func ofMonth(requests uint32) algorithms.Limit {
+	month := calendarOf(algorithms.CalendarSpec{Unit: algorithms.CalendarMonth, Count: 1})
+	return algorithms.Limit{
+		Algorithm: algorithms.CalendarWindow, Requests: requests, Period: 30 * 24 * time.Hour, Extra: algorithms.Extra{Calendar: month},
+	}
+}
+
+// The key of a month of the calendar names the second of the first of the month in UTC. The key
+// lives until the end of the month, which is the reset, too. The seconds are as the original's
+// functions of time have them for these instants.
+func TestCountersOfMonthsAreAsThoseOfTheOriginal(t *testing.T) {
+	for at, test := range map[string]struct{ start, rest int64 }{
+		"2024-01-15T12:30:00Z":      {1704067200, 1423800},
+		"2024-02-28T00:00:00Z":      {1706745600, 2 * 86_400}, // of a leap year
+		"2026-02-28T23:59:59Z":      {1769904000, 1},
+		"2026-02-28T23:59:59.999Z":  {1769904000, 1},
+		"2026-12-31T00:00:00Z":      {1796083200, 86_400},
+		"2026-12-01T00:00:00Z":      {1796083200, 31 * 86_400},
+		"2024-02-01T05:00:00+09:00": {1704067200, 4 * 3600},
+	} {
+		prefix := fresh(t)
+		clock := newClock()
+		clock.at.Store(must.Get(time.Parse(time.RFC3339, at))(t).UnixNano())
+		o := Options{Counters: counted(prefix)}
+		o.Counters.Jitter = 0
+		s := open(t, urlOf("redis", shared(t).Address()), o)
+		clock.drives(s)
+		c := hit("k", ofMonth(10))
+		d := wants(t, true, s, c)[0]
+		if got := (d.ResetAfter + time.Second - 1) / time.Second; int64(got) != test.rest {
+			t.Errorf("%s: the reset is after %d s, want %d", at, got, test.rest)
+		}
+		key := prefix + "k_" + strconv.FormatInt(test.start, 10)
+		left, err := command(t, s, "PTTL", key).AsInt64()
+		if err != nil || left > test.rest*1000 || left <= test.rest*1000-60_000 && test.rest > 60 {
+			t.Errorf("%s: the key %q lives for %d ms, %v; want %d s", at, key, left, err, test.rest)
+		}
+	}
+}
+
+// A holder gives back in the month of its begin, and not in the next one. The windows of 30 days
+// since 1970 begin elsewhere.
+func TestHoldersGiveBackInTheMonthOfTheirBegin(t *testing.T) {
+	for name, test := range map[string]struct {
+		begin, end string
+		remaining  uint32
+	}{
+		"the same month": {"2026-11-01T00:00:00Z", "2026-11-30T23:59:59Z", 7},
+		"the next month": {"2026-11-30T23:59:59Z", "2026-12-01T00:00:00Z", 10},
+	} {
+		for _, several := range []bool{false, true} {
+			s, clock := given(t, Options{Counters: counted(fresh(t))})
+			clock.at.Store(must.Get(time.Parse(time.RFC3339, test.begin))(t).UnixNano())
+			first, last := []store.Charge{begin("k", ofMonth(10), "r", 8)}, []store.Charge{end("k", ofMonth(10), "r", 3)}
+			if several { // holds.lua in place of lone.lua
+				first, last = append(first, hit("other", ofMonth(10))), append(last, hit("other", ofMonth(10)))
+			}
+			first[0].Hold.AtMost, last[0].Hold.AtMost = 90*24*time.Hour, 90*24*time.Hour
+			wants(t, true, s, first...)
+			clock.at.Store(must.Get(time.Parse(time.RFC3339, test.end))(t).UnixNano())
+			d := wants(t, true, s, last...)[0]
+			if kept := remains(t, s, last[0]); d.Remaining != test.remaining || kept != test.remaining {
+				t.Errorf("%s, several %v: %d remain, and %d in Redis; want %d", name, several, d.Remaining, kept, test.remaining)
+			}
+		}
 	}
 }
 

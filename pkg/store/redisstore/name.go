@@ -16,13 +16,15 @@ import (
 // Counters makes the store keep fixed windows as envoyproxy/ratelimit keeps them, so that both
 // count together: as a decimal number for each window. The name of the key ends with the start of
 // the window, in Unix seconds by this process's clock. The key lives for a period and a jitter from
-// its last hit on. Two promises of package store do not hold for counters. If this process's clock
-// goes back, hits count in the window of that clock. Limits of two periods share a count if their
-// names are the same. The zero value makes no counters.
+// its last hit on. In a window of a calendar it lives until the end of the window and a jitter. Two
+// promises of package store do not hold for counters. If this process's clock goes back, hits count
+// in the window of that clock. Limits of two periods share a count if their names are the same. The
+// zero value makes no counters.
 type Counters struct {
 	// Name appends the name of the counter for a Charge.Key, with a prefix, without the start of the
-	// window. With false the store keeps the window as any other, and so it does if the period is not
-	// a whole number of seconds. Name must depend on key only, and must be safe for concurrent use.
+	// window. With false the store keeps the window as any other. So it does if the period is not a
+	// whole number of seconds, or if windows begin with first hits. Name must depend on key only, and
+	// must be safe for concurrent use.
 	Name func(dst, key []byte) (name []byte, counted bool)
 
 	Jitter time.Duration // 0 to MaxJitter; a key lives longer than a period by a random whole number of seconds below
@@ -109,22 +111,44 @@ func appendHolder(dst []byte, h store.Holder) []byte {
 // appendCounter appends the name of the counter of a charge at an instant, and reports whether the
 // charge has one.
 func (n *names) appendCounter(dst []byte, c *store.Charge, at algorithms.Instant) (name []byte, counted bool) {
-	if n.counters.Name == nil || c.Limit.Algorithm != algorithms.FixedWindow || c.Limit.Period%time.Second != 0 {
+	if dst, counted = n.appendCounted(dst, c); !counted {
+		return dst, false
+	}
+	start, _ := c.Limit.WindowOf(at)
+	return strconv.AppendInt(dst, int64(start)/int64(time.Second), 10), true
+}
+
+// appendCounted is appendCounter without the start of the window.
+func (n *names) appendCounted(dst []byte, c *store.Charge) (name []byte, counted bool) {
+	if n.counters.Name == nil || !countable(c.Limit) {
 		return dst, false
 	}
 	before := len(dst)
 	if dst, counted = n.counters.Name(dst, c.Key); !counted {
 		return dst[:before], false
 	}
-	return strconv.AppendInt(dst, int64(window(c.Limit.Period, at))/int64(time.Second), 10), true
+	return dst, true
 }
 
 func (n *names) isCounter(c *store.Charge) bool {
-	if n.counters.Name == nil || c.Hold != nil && n.cluster {
+	if c.Hold != nil && n.cluster {
 		return false
 	}
-	_, counter := n.appendCounter(nil, c, 0)
+	_, counter := n.appendCounted(nil, c)
 	return counter
+}
+
+// countable reports whether windows of a limit can have counters: their starts are known, and are
+// whole seconds.
+func countable(l algorithms.Limit) bool {
+	switch l.Algorithm {
+	case algorithms.FixedWindow:
+		return l.Period%time.Second == 0
+	case algorithms.CalendarWindow:
+		return l.Calendar != nil && !l.Calendar.FirstHit()
+	default:
+		return false
+	}
 }
 
 func window(period time.Duration, at algorithms.Instant) algorithms.Instant {

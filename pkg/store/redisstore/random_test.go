@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/weirproxy/weir/internal/zones"
@@ -40,9 +41,15 @@ func families(r *rand.Rand, name string, n int) []family {
 			}
 			f.limits = append(f.limits, l)
 		}
+		if slices.ContainsFunc(f.limits, func(l algorithms.Limit) bool { return l.Calendar != f.limits[0].Calendar }) {
+			f.key += changing
+		}
 	}
 	return all
 }
+
+// changing ends the key of a family with several calendars.
+const changing = " changing"
 
 // randomCalendar returns a calendar for an algorithm that needs one, mostly.
 func randomCalendar(r *rand.Rand, a algorithms.Algorithm) *algorithms.Calendar {

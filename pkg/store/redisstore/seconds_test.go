@@ -28,7 +28,7 @@ func TestRandomTransactionsOverTwoServersAreDecidedAsByTheModel(t *testing.T) {
 	single, cluster := urlOf("redis", shared(t).Address()), urlOf("redis-cluster", sharedCluster(t).Addresses()...)
 	differ(t, single, Options{Seconds: elsewhere(t)}, 0, race.Scale(150), 250, alike)
 	differ(t, single, Options{Seconds: elsewhere(t)}, time.Hour, race.Scale(50), 250, alike)
-	differ(t, cluster, Options{Seconds: elsewhere(t), Counters: counted(fresh(t))}, 0, race.Scale(20), 250, alike)
+	differ(t, cluster, Options{Seconds: elsewhere(t), Counters: countedWorlds(fresh(t))}, 0, race.Scale(20), 250, alike)
 }
 
 func TestLimitsOfASecondAreKeptElsewhere(t *testing.T) {

@@ -63,7 +63,7 @@ func (s *servers) several(at algorithms.Instant, charges []store.Charge) bool {
 // counts, and with two servers the one of Options.Target. Windows of counters follow the clock of
 // this process.
 func (s *servers) Now(l algorithms.Limit) algorithms.Instant {
-	return s.nowOf(s.hasCounters && l.Algorithm == algorithms.FixedWindow)
+	return s.nowOf(s.hasCounters && countable(l))
 }
 
 // nowOf returns the instant by the clock of a key. The keys of counters have this process's clock.

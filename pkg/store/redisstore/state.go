@@ -24,8 +24,11 @@ func (k *kept) take(l algorithms.Limit, now algorithms.Instant, hits int64, coun
 // at the instant now. A bucket can get back up to a hit more.
 func (k *kept) correct(c *store.Charge, at, now algorithms.Instant) {
 	last, a, b := k.state.Parts()
-	if k.counter && !k.state.Unused() {
-		at, now = last, last // a counter has one window
+	if k.counter { // which has one window
+		if !k.state.Unused() {
+			at = last
+		}
+		now = at
 	}
 	older := algorithms.Instant(0) // from the window of the hits to the window of the state
 	switch l := c.Limit; l.Algorithm {
@@ -96,9 +99,12 @@ func parseCounter(raw string, l algorithms.Limit) (kept, error) {
 // the instant at by this process's clock. enter returns the instant now of Redis's clock, held
 // within the window.
 func (k *kept) enter(l algorithms.Limit, at, now algorithms.Instant) algorithms.Instant {
-	start := window(l.Period, at)
-	now = min(max(now, start), start.Add(l.Period-Granularity))
+	start, end := l.WindowOf(at)
+	now = min(max(now, start), end.Moved(-Granularity))
 	_, count, _ := k.state.Parts()
 	k.limit, k.state, k.counter = l, algorithms.StateOf(now, count, 0), true
+	if l.Algorithm == algorithms.CalendarWindow {
+		k.state = algorithms.StateOf(start, count, uint64(end))
+	}
 	return now
 }

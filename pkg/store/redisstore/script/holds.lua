@@ -99,7 +99,7 @@ if general % 4 >= 2 then
         by.correct(before[key], c.requests, -hits, charged)
       elseif by.dated then -- a sliding count, or a window of a calendar
         state[key] = state[key] and by.correct(state[key], c.requests, c.capacity, c.period, now, -hits, charged)
-      elseif not by.windows or floor(charged / c.period) == floor(at / c.period) then
+      elseif not by.windows or floor((charged - c.from) / c.period) == floor((at - c.from) / c.period) then
         take(key, c.requests, c.capacity, -hits, true)
       end
     end

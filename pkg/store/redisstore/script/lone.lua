@@ -71,7 +71,7 @@ if general >= 16 and general % 4 < 2 then
       if more < 0 then
         if by.dated then -- a sliding count, or a window of a calendar
           s = s and by.correct(s, requests, capacity, period, now, more, r[3])
-        elseif not by.windows or floor(r[3] / period) == floor(when / period) then
+        elseif not by.windows or floor((r[3] - from) / period) == floor((when - from) / period) then
           s = by.take(s, requests, capacity, period, now, more, true)
         end
         more = 0

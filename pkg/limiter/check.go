@@ -130,7 +130,9 @@ func (l *Limiter) charges(set *ruleSet, r *Request, v *Verdict) error {
 	domain := set.rules.Domain(r.Domain)
 	for i := range r.Descriptors {
 		d := &r.Descriptors[i]
-		s := DescriptorStatus{domain: domain, Hits: r.HitsOf(i)}
+		v.Statuses = append(v.Statuses, DescriptorStatus{}) // and filled in there, as a charge is
+		s := &v.Statuses[i]
+		s.domain, s.Hits = domain, r.HitsOf(i)
 		if domain != nil {
 			s.Overridden = d.Override != nil
 			if s.Rule = domain.Match(d.Entries); s.Rule == nil && !s.Overridden {
@@ -146,7 +148,6 @@ func (l *Limiter) charges(set *ruleSet, r *Request, v *Verdict) error {
 		if s.Rule != nil && s.Rule.Group.Rank > 0 && !s.Overridden {
 			v.enter(s.Rule, d)
 		}
-		v.Statuses = append(v.Statuses, s)
 	}
 	if len(v.replaced) > 1 { // one for each limit of each descriptor
 		slices.Sort(v.replaced)
@@ -192,7 +193,10 @@ type charging struct {
 // override. The end of a holder charges limits with holders only.
 func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 	d, s := &r.Descriptors[i], &v.Statuses[i]
-	c := charging{request: r, verdict: v, at: i, holder: v.holder(s, d)}
+	c := charging{request: r, verdict: v, at: i}
+	if s.Rule.Holds() {
+		c.holder = v.holder(s, d)
+	}
 	switch {
 	case s.Overridden:
 		return l.chargeOverride(&c)
@@ -282,7 +286,7 @@ func (l *Limiter) chargeOverride(c *charging) error {
 // add adds a charge under the numbers of a grant, if there is one, and no charge where the grant
 // lets everything pass. The end of a holder then costs nothing, and gives back the held hits.
 func (l *Limiter) add(c *charging, limit *descriptors.Limit, key []byte) {
-	v, s, holder := c.verdict, &c.verdict.Statuses[c.at], c.holder
+	v, s, hits := c.verdict, &c.verdict.Statuses[c.at], c.holder.hits
 	force := l.granted(v, s, limit, key)
 	grant := force.grant
 	if s.Grant == nil {
@@ -293,10 +297,10 @@ func (l *Limiter) add(c *charging, limit *descriptors.Limit, key []byte) {
 	case grant.Gives != GivesUnlimited:
 		v.limits = append(v.limits, force.change(limit))
 		limit = &v.limits[len(v.limits)-1]
-	case holder.phase != algorithms.HoldEnd || limit.AtMost == 0:
+	case c.holder.phase != algorithms.HoldEnd || limit.AtMost == 0:
 		return
 	default:
-		holder.hits = min(holder.hits, 0)
+		hits = min(hits, 0)
 	}
 	v.charges = append(v.charges, store.Charge{}) // and filled in there: a charge is 128 bytes
 	charge := &v.charges[len(v.charges)-1]
@@ -306,10 +310,10 @@ func (l *Limiter) add(c *charging, limit *descriptors.Limit, key []byte) {
 	charge.Rule, charge.Mode = c.at, c.mode
 	charge.OnError, charge.Exact = l.onError(limit.OnStoreError), !l.leased(limit.Sharing)
 	held := 0
-	if holder.phase != 0 && limit.AtMost > 0 {
-		v.parts.holds = append(v.parts.holds, store.Hold{Phase: holder.phase, Holder: holder.id, AtMost: limit.AtMost})
+	if c.holder.phase != 0 && limit.AtMost > 0 {
+		v.parts.holds = append(v.parts.holds, store.Hold{Phase: c.holder.phase, Holder: c.holder.id, AtMost: limit.AtMost})
 		held = len(v.parts.holds)
-		charge.Hold, charge.Exact, charge.Hits = &v.parts.holds[held-1], true, holder.hits
+		charge.Hold, charge.Exact, charge.Hits = &v.parts.holds[held-1], true, hits
 	}
 	v.terms = append(v.terms, term{limit, grant, charge.Hits, held})
 	if s.Group > 0 {

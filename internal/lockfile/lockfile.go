@@ -9,6 +9,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/weirproxy/weir/internal/regular"
 )
 
 // ErrHeld is wrapped by an error about a lock that another process holds.
@@ -71,7 +73,7 @@ func open(path string) (*Lock, error) {
 func openOnce(path string) (*Lock, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600) // a pipe would wait for a writer
 	if err != nil {
-		return nil, bare(err)
+		return nil, regular.Bare(err)
 	}
 	l := &Lock{file}
 	info, err := file.Stat()
@@ -83,7 +85,7 @@ func openOnce(path string) (*Lock, error) {
 	}
 	if err == nil && !private(info) && l.Held() == nil {
 		if err = os.Remove(path); err != nil {
-			err = fmt.Errorf("others can hold it: %w", bare(err))
+			err = fmt.Errorf("others can hold it: %w", regular.Bare(err))
 		}
 	}
 	if err != nil || l.Held() != nil {
@@ -117,27 +119,9 @@ func owner(info fs.FileInfo) int {
 	return -1
 }
 
-// bare drops the operation and the path of an error.
-func bare(err error) error {
-	if at, ok := errors.AsType[*fs.PathError](err); ok {
-		return at.Err
-	}
-	return err
-}
-
 // Held returns an error when the path no longer leads to the locked file, as after somebody has
 // removed it. Then another process can lock the path.
-func (l *Lock) Held() error {
-	named, err := os.Lstat(l.file.Name())
-	if err != nil {
-		return err
-	}
-	held, err := l.file.Stat()
-	if err == nil && !os.SameFile(named, held) {
-		err = fmt.Errorf("%s: another file has replaced the lock", l.file.Name())
-	}
-	return err
-}
+func (l *Lock) Held() error { return regular.InPlace(l.file.Name(), l.file) }
 
 // Unlock lets another process lock the file, which stays.
 func (l *Lock) Unlock() { _ = l.file.Close() } // closing unlocks

@@ -138,5 +138,5 @@ func TestADirectoryIsLockedAgainAfterItsRemoval(t *testing.T) {
 }
 
 func TestDeps(t *testing.T) {
-	deptest.Check(t, deptest.Rules{Std: []string{"context", "errors", "fmt", "io/fs", "os", "path/filepath", "sync", "syscall", "time"}, Third: []string{}})
+	deptest.Check(t, deptest.Rules{Own: []string{"internal/regular"}, Std: []string{"context", "errors", "fmt", "io/fs", "os", "path/filepath", "sync", "syscall", "time"}, Third: []string{}})
 }

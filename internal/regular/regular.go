@@ -1,4 +1,4 @@
-// Package regular opens, reads and makes regular files. A pipe or a device in the place of a file
+// Package regular opens, reads, makes and sets aside regular files. A pipe or a device in the place of a file
 // never makes a program wait.
 package regular
 
@@ -9,7 +9,10 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
 	"syscall"
+	"time"
 )
 
 // ErrKind is wrapped by the error about a directory, a pipe, a socket or a device.
@@ -68,6 +71,46 @@ func Create(path string) (*os.File, error) {
 		return nil, err
 	}
 	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+}
+
+// InPlace returns an error when a path leads to no file or another one than an open file, as after
+// somebody has removed it.
+func InPlace(path string, file *os.File) error {
+	named, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	open, err := file.Stat()
+	if err == nil && !os.SameFile(named, open) {
+		err = fmt.Errorf("%s: another file has taken its place", path)
+	}
+	return err
+}
+
+// MaxRefused is the number of files that stay of the ones set aside.
+const MaxRefused = 3
+
+// Aside returns the path at which to set a file aside that cannot be read, by the time of now.
+func Aside(path string) string {
+	return path + ".refused-" + time.Now().UTC().Format("20060102T150405.000000000Z")
+}
+
+// DropRefused removes the oldest files that were set aside from a path.
+func DropRefused(path string, remove func(string) error) error {
+	all, err := filepath.Glob(path + ".refused-*")
+	slices.Sort(all) // by time
+	for ; len(all) > MaxRefused; all = all[1:] {
+		err = errors.Join(err, remove(all[0]))
+	}
+	return err
+}
+
+// Bare drops the operation and the path of an error, for messages that begin with the path.
+func Bare(err error) error {
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
+		return at.Err
+	}
+	return err
 }
 
 // SyncDir writes the names in a directory to the disk.

@@ -53,7 +53,7 @@ func TestAFileAboveTheBoundIsNotRead(t *testing.T) {
 }
 
 func TestDeps(t *testing.T) {
-	deptest.Check(t, deptest.Rules{Std: []string{"bytes", "errors", "fmt", "io", "io/fs", "os", "syscall"}, Third: []string{}})
+	deptest.Check(t, deptest.Rules{Std: []string{"bytes", "errors", "fmt", "io", "io/fs", "os", "path/filepath", "slices", "syscall", "time"}, Third: []string{}})
 }
 
 func TestAFileIsMadeInPlaceOfAnything(t *testing.T) {

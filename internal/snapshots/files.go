@@ -5,8 +5,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
-	"time"
 
 	"github.com/weirproxy/weir/internal/regular"
 )
@@ -71,25 +69,14 @@ func (k *Keeper) replaceLocked(path string, fill func(to io.Writer) error) error
 	return f.syncDir(filepath.Dir(path))
 }
 
-// maxRefused is the number of files set aside that stay.
-const maxRefused = 3
-
 // setAside gives the file at path another name, and removes the oldest files that were set aside.
 func setAside(f files, path string) (aside string, err error) {
-	aside = path + ".refused-" + time.Now().UTC().Format("20060102T150405.000000000Z")
+	aside = regular.Aside(path)
 	if err := f.rename(path, aside); err != nil {
 		return "", err
 	}
-	all, err := filepath.Glob(path + ".refused-*")
-	if err != nil {
+	if err := regular.DropRefused(path, f.remove); err != nil {
 		return aside, err
-	}
-	slices.Sort(all) // by time
-	for len(all) > maxRefused {
-		if err := f.remove(all[0]); err != nil {
-			return aside, err
-		}
-		all = all[1:]
 	}
 	return aside, f.syncDir(filepath.Dir(path))
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/lockfile"
+	"github.com/weirproxy/weir/internal/regular"
 	"github.com/weirproxy/weir/internal/testing/deptest"
 	"github.com/weirproxy/weir/internal/testing/metricstest"
 	"github.com/weirproxy/weir/internal/testing/must"
@@ -222,8 +223,8 @@ func TestOnlyThreeFilesStaySetAside(t *testing.T) {
 		start(t, dir, system{}).Close()
 	}
 	got := names(t, dir)
-	if len(got) != maxRefused {
-		t.Fatalf("got %q, want %d files", got, maxRefused)
+	if len(got) != regular.MaxRefused {
+		t.Fatalf("got %q, want %d files", got, regular.MaxRefused)
 	}
 	for i, name := range got {
 		if text, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(text) != fmt.Sprint("file ", i+3) {

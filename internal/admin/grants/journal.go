@@ -84,17 +84,6 @@ func (k *Keeper) appendLocked(ctx context.Context, changes ...change) {
 // spare reports whether the file of so many grants is longer than needed.
 func (j *journal) spare(grants int) bool { return j.lines > 2*grants+spareLines || j.size > maxFile/2 }
 
-// inPlace reports whether the open file still has its name. Somebody may have removed the
-// directory.
-func (j *journal) inPlace() bool {
-	named, err := os.Lstat(j.path)
-	if err != nil {
-		return false
-	}
-	open, err := j.file.Stat()
-	return err == nil && os.SameFile(named, open)
-}
-
 // rewriteLocked writes the file anew. mu must be held.
 func (k *Keeper) rewriteLocked(ctx context.Context) {
 	j := k.journal
@@ -222,7 +211,7 @@ func (j *journal) due() bool {
 	if j.failed != nil {
 		return time.Since(j.tried) >= j.wait
 	}
-	return !j.inPlace()
+	return regular.InPlace(j.path, j.file) != nil // somebody may have removed the directory
 }
 
 func (j *journal) close() {

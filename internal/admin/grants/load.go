@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"syscall"
 	"time"
 
@@ -40,7 +39,7 @@ func (k *Keeper) openJournalLocked(ctx context.Context) {
 	j := &journal{path: filepath.Join(k.options.Dir, "grants"), sync: (*os.File).Sync}
 	k.journal = j
 	logger := k.options.Logger
-	aside := j.path + ".refused-" + time.Now().UTC().Format("20060102T150405.000000000Z")
+	aside := regular.Aside(j.path)
 	from, err := k.readSaved(j.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -49,7 +48,7 @@ func (k *Keeper) openJournalLocked(ctx context.Context) {
 	case err != nil:
 		logger.LogAttrs(ctx, slog.LevelError, "saved grants cannot be read: no grant is in force",
 			slog.String("file", j.path), slog.String("error", err.Error()),
-			slog.String("set_aside", aside), slog.Any("not_set_aside", errors.Join(os.Rename(j.path, aside), dropRefused(j.path))))
+			slog.String("set_aside", aside), slog.Any("not_set_aside", errors.Join(os.Rename(j.path, aside), regular.DropRefused(j.path, os.Remove))))
 		k.rewriteLocked(ctx)
 		return
 	}
@@ -57,7 +56,7 @@ func (k *Keeper) openJournalLocked(ctx context.Context) {
 		logger.LogAttrs(ctx, slog.LevelError, "some lines of the saved grants cannot be read: the other grants are in force",
 			slog.String("file", j.path), slog.Int("lines", from.wrong), slog.Int("first_line", from.firstWrong),
 			slog.String("first", from.err.Error()),
-			slog.String("set_aside", aside), slog.Any("not_set_aside", errors.Join(os.Link(j.path, aside), dropRefused(j.path))))
+			slog.String("set_aside", aside), slog.Any("not_set_aside", errors.Join(os.Link(j.path, aside), regular.DropRefused(j.path, os.Remove))))
 	}
 	if from.above > 0 {
 		logger.LogAttrs(ctx, slog.LevelError, "there are more saved grants than there may be: the others have no effect",
@@ -87,23 +86,6 @@ func (k *Keeper) openJournalLocked(ctx context.Context) {
 		k.journalFailedLocked(ctx, err)
 	}
 	k.sweepLocked(ctx)
-}
-
-// maxRefused is the number of files set aside that stay, as of snapshots.
-const maxRefused = 3
-
-// dropRefused removes the oldest files that were set aside.
-func dropRefused(path string) error {
-	all, err := filepath.Glob(path + ".refused-*")
-	if err != nil {
-		return err
-	}
-	slices.Sort(all) // by time
-	var errs []error
-	for ; len(all) > maxRefused; all = all[1:] {
-		errs = append(errs, os.Remove(all[0]))
-	}
-	return errors.Join(errs...)
 }
 
 // reopen opens the file to write behind the lines that were read. A line that a crash cut off goes.

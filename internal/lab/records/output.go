@@ -15,6 +15,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/weirproxy/weir/internal/lockfile"
+	"github.com/weirproxy/weir/internal/regular"
 )
 
 // prefix begins a file's name. The instant of its start follows: names are in the order of time.
@@ -226,19 +227,11 @@ func (o *output) fail(err error, lost int) {
 	o.pending = 0
 	o.wait = min(max(2*o.wait, minWait), maxWait)
 	o.retryAt = time.Now().Add(o.wait)
-	if text := withoutPath(err); text != o.failed {
+	if text := regular.Bare(err).Error(); text != o.failed {
 		o.failed = text
 		o.options.Logger.Error("requests cannot be recorded",
 			slog.String("directory", o.options.Dir), slog.String("error", err.Error()))
 	}
-}
-
-// withoutPath returns the reason in an error, without the name of the file, which has the time.
-func withoutPath(err error) string {
-	if e, ok := errors.AsType[*fs.PathError](err); ok {
-		return e.Err.Error()
-	}
-	return err.Error()
 }
 
 func (o *output) stats() Stats {

@@ -132,7 +132,7 @@ func (f Files) readPath(path string, seen map[string]bool, size *int) ([]descrip
 		)
 		files, err := f.of(path)
 		if err != nil {
-			errs = append(errs, FileError{File: path, Err: bare(err)})
+			errs = append(errs, FileError{File: path, Err: regular.Bare(err)})
 		}
 		gone := false
 		for _, file := range files {
@@ -209,7 +209,7 @@ func (f Files) in(dir string) ([]string, error) {
 			more, err := f.in(path)
 			files = append(files, more...)
 			if err != nil {
-				return files, fmt.Errorf("%s: %w", e.Name(), bare(err))
+				return files, fmt.Errorf("%s: %w", e.Name(), regular.Bare(err))
 			}
 		}
 		if e.IsDir() || !f.match(e.Name()) {
@@ -227,7 +227,7 @@ func (f Files) readFile(path string, size *int) (source descriptors.Source, err 
 	source.Name = path
 	defer func() {
 		if err != nil {
-			err = FileError{File: path, Err: bare(err)}
+			err = FileError{File: path, Err: regular.Bare(err)}
 		}
 	}()
 	file, info, err := regular.Open(path)
@@ -273,14 +273,6 @@ func (f Files) inline(path string, size *int) (descriptors.Source, error) {
 		return source, FileError{File: path, Err: fmt.Errorf("domains: %w", err)}
 	}
 	return source, nil
-}
-
-// bare drops the operation and the path of an error: our messages begin with the path.
-func bare(err error) error {
-	if at, ok := errors.AsType[*fs.PathError](err); ok {
-		return at.Err
-	}
-	return err
 }
 
 type reading struct {

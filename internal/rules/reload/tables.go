@@ -56,7 +56,7 @@ func (t *tables) read(path string) (f tableFile) {
 		}
 	}
 	if f.err != nil {
-		f.print, f.err = printOf(path, t.bounds), FileError{File: path, Err: bare(f.err)}
+		f.print, f.err = printOf(path, t.bounds), FileError{File: path, Err: regular.Bare(f.err)}
 		return f
 	}
 	t.size += len(data)
@@ -96,13 +96,13 @@ func (t *tables) bytes(path string) ([]byte, error) {
 func printOf(path string, bounds descriptors.Options) string {
 	file, _, err := regular.Open(path)
 	if err != nil {
-		return bare(err).Error()
+		return regular.Bare(err).Error()
 	}
 	defer func() { _ = file.Close() }()
 	sum := sha256.New()
 	most := cmp.Or(bounds.MaxTableBytes, descriptors.DefaultMaxTableBytes)
 	if _, err := io.Copy(sum, io.LimitReader(file, int64(most)+1)); err != nil {
-		return bare(err).Error()
+		return regular.Bare(err).Error()
 	}
 	return hex.EncodeToString(sum.Sum(nil))
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"time"
 
-	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/health"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
@@ -61,7 +60,7 @@ func (s *Server) newDoor() error {
 
 func (s *Server) newGRPC(service *service) {
 	g := wire.NewGRPC(wire.GRPCOptions{
-		Codec: codec{encoding.GetCodecV2("proto")}, MaxMessage: maxMessage, MaxStreams: maxStreams, Window: windowBytes, Handshake: greetTimeout,
+		Codec: wire.NewCodec(), MaxMessage: maxMessage, MaxStreams: maxStreams, Window: windowBytes, Handshake: greetTimeout,
 		Recovered: s.guard.recovered, Admit: s.guard.admit, Stream: s.guard.stream,
 	})
 	s.grpc = g

@@ -9,14 +9,10 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // the codec of messages
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/weirproxy/weir/internal/admin/page"
 	"github.com/weirproxy/weir/internal/loglimit"
@@ -136,20 +132,4 @@ func (a *admitted) goesOn() {
 	if a.token != "" || a.guard.tokens == nil {
 		wire.CallerOf(a.Context()).Continues()
 	}
-}
-
-// codec is gRPC's codec for protobuf, with large messages in memory of their own.
-type codec struct{ encoding.CodecV2 }
-
-// maxPooled is the largest message, in bytes, for which gRPC's pool has a buffer of a like size.
-// The next size is 1 MiB.
-const maxPooled = 32 << 10
-
-// Marshal implements [encoding.CodecV2].
-func (c codec) Marshal(v any) (mem.BufferSlice, error) {
-	if m, ok := v.(proto.Message); ok && proto.Size(m) > maxPooled {
-		data, err := proto.Marshal(m)
-		return mem.BufferSlice{mem.SliceBuffer(data)}, err
-	}
-	return c.CodecV2.Marshal(v)
 }

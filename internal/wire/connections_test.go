@@ -18,7 +18,7 @@ import (
 )
 
 func TestDeps(t *testing.T) {
-	deptest.Check(t, deptest.Rules{Own: []string{"internal/lane", "internal/loglimit"}, Third: []string{"golang.org/x/sync/semaphore", "google.golang.org/grpc/..."}})
+	deptest.Check(t, deptest.Rules{Own: []string{"internal/lane", "internal/loglimit"}, Third: []string{"golang.org/x/sync/semaphore", "google.golang.org/grpc/...", "google.golang.org/protobuf/proto"}})
 }
 
 // pipes is a listener of connections in memory.

@@ -3,10 +3,9 @@ package server
 import (
 	"time"
 
-	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // the codec for all types but call and reply
 	"google.golang.org/grpc/mem"
-	"google.golang.org/protobuf/proto"
+
+	"github.com/weirproxy/weir/internal/wire"
 )
 
 // reply is the encoded response for gRPC, which may write it after the call has returned. One
@@ -26,13 +25,9 @@ func newReply(response []byte) *reply {
 
 // codec is gRPC's codec for protobuf, for call and reply, and for messages that are encoded
 // already.
-type codec struct{ encoding.CodecV2 }
+type codec struct{ wire.Codec }
 
-func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }
-
-// maxPooled is the largest message, in bytes, for which gRPC's pool has a buffer of a like size.
-// The next size is 1 MiB.
-const maxPooled = 32 << 10
+func newCodec() codec { return codec{wire.NewCodec()} }
 
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch v := v.(type) {
@@ -40,13 +35,8 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		return v.list[:], nil
 	case []byte:
 		return mem.BufferSlice{mem.SliceBuffer(v)}, nil
-	case proto.Message:
-		if proto.Size(v) > maxPooled {
-			data, err := proto.Marshal(v)
-			return mem.BufferSlice{mem.SliceBuffer(data)}, err
-		}
 	}
-	return c.CodecV2.Marshal(v)
+	return c.Codec.Marshal(v)
 }
 
 // Unmarshal implements [encoding.CodecV2]. A malformed message is not an error here, because gRPC

@@ -20,11 +20,12 @@ import (
 
 	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/race"
+	"github.com/weirproxy/weir/internal/wire"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// generated reads a request with generated code and convert, as /json does. decode must agree.
+// generated reads a request with generated code and convert. decode must agree.
 func generated(data []byte) (*limiter.Request, error) {
 	message, r := new(ratelimitv3.RateLimitRequest), new(limiter.Request)
 	if err := proto.Unmarshal(data, message); err != nil {
@@ -223,14 +224,14 @@ func TestALargeMessageOfNothingTakesLittleMemory(t *testing.T) {
 // them made 100 MiB of buffers.
 func TestALargeAnswerTakesNoBufferOfTheNextSize(t *testing.T) {
 	once(t)
-	for _, size := range []int{100, maxPooled - 100, maxPooled, 70_000, 2 << 20} {
+	for _, size := range []int{100, wire.MaxPooled - 100, wire.MaxPooled, 70_000, 2 << 20} {
 		message := wrapperspb.Bytes(bytes.Repeat([]byte("x"), size))
 		got, err := newCodec().Marshal(message)
 		if err != nil || len(got) != 1 {
 			t.Fatalf("%d bytes: got %d buffers, %v", size, len(got), err)
 		}
 		slice, alone := got[0].(mem.SliceBuffer)
-		if large := size >= maxPooled; large && (!alone || cap(slice) > size+size/4) {
+		if large := size >= wire.MaxPooled; large && (!alone || cap(slice) > size+size/4) {
 			t.Errorf("%d bytes: got a buffer of the pool, or of %d bytes", size, cap(slice))
 		}
 		back := new(wrapperspb.BytesValue)
@@ -256,6 +257,30 @@ func TestOnlyModestCallsAreKept(t *testing.T) {
 		c.decode(row.message, time.Now())
 		if got := c.modest(); got != row.want {
 			t.Errorf("%s: a call of %d bytes is kept: got %v; want %v", name, c.size, got, row.want)
+		}
+	}
+}
+
+// convert turns a message into r, which must be empty, as decode does with the bytes of the
+// message.
+func convert(message *ratelimitv3.RateLimitRequest, r *limiter.Request) {
+	r.Domain, r.Hits = message.GetDomain(), message.GetHitsAddend()
+	for _, from := range message.GetDescriptors() {
+		to := r.Add()
+		to.Refund = from.GetIsNegativeHits()
+		for _, e := range from.GetEntries() {
+			to.Entries = append(to.Entries, limiter.Entry{Key: e.GetKey(), Value: e.GetValue()})
+		}
+		if hits := from.GetHitsAddend(); hits != nil {
+			to.Hits, to.Probe = hits.GetValue(), hits.GetValue() == 0
+		}
+		if o := from.GetLimit(); o != nil {
+			to.Override = &limiter.Override{Requests: o.GetRequestsPerUnit(), Unit: descriptors.Unit(o.GetUnit())}
+			if m := o.GetUnitMultiplier(); m != nil {
+				if to.Override.Multiplier = m.GetValue(); m.GetValue() == 0 {
+					to.Override.Multiplier = zeroMultiplier
+				}
+			}
 		}
 	}
 }

@@ -2,7 +2,6 @@ package server
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,8 +21,6 @@ import (
 	"github.com/weirproxy/weir/internal/lane"
 	"github.com/weirproxy/weir/internal/wire"
 	"github.com/weirproxy/weir/internal/wire/web"
-	"github.com/weirproxy/weir/pkg/descriptors"
-	"github.com/weirproxy/weir/pkg/limiter"
 )
 
 // JSON returns the page /json, or nil where Options.JSON has none. The page answers a
@@ -108,7 +105,7 @@ func (s *Server) answerJSON(w http.ResponseWriter, r *http.Request, request *rat
 			web.Busy(w)
 			return
 		}
-		web.Text(w, httpCode(failed.Code()), failed.Message())
+		web.Text(w, web.HTTPCode(failed.Code()), failed.Message())
 		return
 	}
 	answer, err := protojson.Marshal(response)
@@ -160,13 +157,16 @@ func complete(answer []byte, never []int) ([]byte, error) {
 func (s *Server) exchange(
 	r *http.Request, request *ratelimitv3.RateLimitRequest, response *ratelimitv3.RateLimitResponse,
 ) (never []int, err error) {
+	data, err := proto.Marshal(request)
+	if err != nil {
+		return nil, err
+	}
 	c := &call{begun: time.Now(), ctx: r.Context(), client: browsing{r}, exact: slices.Contains(r.Header.Values(lane.ExactHeader), "1")}
 	defer s.service.survive(c, &err)
-	convert(request, &c.request)
+	c.decodeInPlace(data)
 	if s.options.Tracer != nil {
 		c.ctx = s.service.withParent(c.ctx, propagation.HeaderCarrier(r.Header))
 	}
-	c.size = proto.Size(request)
 	if err = s.service.takeRoom(c); err == nil {
 		err = s.service.answer(c)
 	}
@@ -179,41 +179,6 @@ func (s *Server) exchange(
 		}
 	}
 	return never, proto.Unmarshal(c.answer, response)
-}
-
-// convert turns a message into r, which must be empty, as decode does with the bytes of the
-// message.
-func convert(message *ratelimitv3.RateLimitRequest, r *limiter.Request) {
-	r.Domain, r.Hits = message.GetDomain(), message.GetHitsAddend()
-	for _, from := range message.GetDescriptors() {
-		to := r.Add()
-		to.Refund = from.GetIsNegativeHits()
-		for _, e := range from.GetEntries() {
-			to.Entries = append(to.Entries, limiter.Entry{Key: e.GetKey(), Value: e.GetValue()})
-		}
-		if hits := from.GetHitsAddend(); hits != nil {
-			to.Hits, to.Probe = hits.GetValue(), hits.GetValue() == 0
-		}
-		if o := from.GetLimit(); o != nil {
-			to.Override = &limiter.Override{Requests: o.GetRequestsPerUnit(), Unit: descriptors.Unit(o.GetUnit())}
-			if m := o.GetUnitMultiplier(); m != nil {
-				to.Override.Multiplier = cmp.Or(m.GetValue(), zeroMultiplier)
-			}
-		}
-	}
-}
-
-func httpCode(c codes.Code) int {
-	switch c {
-	case codes.InvalidArgument:
-		return http.StatusBadRequest
-	case codes.Unavailable:
-		return http.StatusServiceUnavailable
-	case codes.DeadlineExceeded, codes.Canceled:
-		return http.StatusGatewayTimeout
-	default:
-		return http.StatusInternalServerError
-	}
 }
 
 // JSON chooses the clients of /json and their powers. The zero value takes requests that charge

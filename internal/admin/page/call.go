@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/weirproxy/weir/internal/wire/web"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -77,29 +78,5 @@ func (p *Page) api(w http.ResponseWriter, r *http.Request) {
 // failCall answers with the error of a call, as text for people.
 func failCall(w http.ResponseWriter, err error) {
 	s := status.Convert(err)
-	fail(w, httpCode(s.Code()), strings.ToValidUTF8(s.Message(), "\uFFFD"))
-}
-
-// httpCode returns the status code for a gRPC code, as google/rpc/code.proto maps them.
-func httpCode(c codes.Code) int {
-	switch c {
-	case codes.InvalidArgument, codes.FailedPrecondition, codes.OutOfRange:
-		return http.StatusBadRequest
-	case codes.NotFound:
-		return http.StatusNotFound
-	case codes.AlreadyExists, codes.Aborted:
-		return http.StatusConflict
-	case codes.PermissionDenied:
-		return http.StatusForbidden
-	case codes.ResourceExhausted:
-		return http.StatusTooManyRequests
-	case codes.Unimplemented:
-		return http.StatusNotImplemented
-	case codes.Unavailable:
-		return http.StatusServiceUnavailable
-	case codes.DeadlineExceeded:
-		return http.StatusGatewayTimeout
-	default:
-		return http.StatusInternalServerError
-	}
+	fail(w, web.HTTPCode(s.Code()), strings.ToValidUTF8(s.Message(), "\uFFFD"))
 }

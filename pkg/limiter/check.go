@@ -195,7 +195,7 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 	d, s := &r.Descriptors[i], &v.Statuses[i]
 	c := charging{request: r, verdict: v, at: i}
 	if s.Rule.Holds() {
-		c.holder = v.holder(s, d)
+		v.holder(s, d, &c.holder)
 	}
 	switch {
 	case s.Overridden:

@@ -26,31 +26,31 @@ func (h holder) skips(limit *descriptors.Limit) bool {
 	return h.phase == algorithms.HoldEnd && limit.AtMost == 0
 }
 
-// holder returns the holder of a descriptor, and changes the hits of the status where a holder
-// gives them another meaning.
+// holder writes the holder of a descriptor to h, which must be zero, and changes the hits of the
+// status where a holder gives them another meaning.
 //
 // Negative hits at a begin count as 0. A begin without a name holds namelessly until the hold runs
 // out. An end without a name does nothing, as the end of a holder that nobody has begun, with
 // negative hits.
-func (v *Verdict) holder(s *DescriptorStatus, d *Descriptor) holder {
+func (v *Verdict) holder(s *DescriptorStatus, d *Descriptor, h *holder) {
 	phase, name := s.Rule.Holder(d.Entries)
 	switch {
 	case phase == 0:
-		return holder{}
+		return
 	case phase == algorithms.HoldBegin:
 		s.Hits = max(s.Hits, 0)
 	case name == "":
 		s.Hits = 0
-		return holder{phase: phase, hits: -1}
+		h.phase, h.hits = phase, -1
+		return
 	}
-	h := holder{phase: phase, hits: s.Hits}
+	h.phase, h.hits = phase, s.Hits
 	if name == "" {
 		_, _ = rand.Read(h.id[:]) // which never fails
-		return h
+		return
 	}
 	v.name = append(v.name[:0], name...)
 	h.id = store.HolderOf(v.name)
-	return h
 }
 
 // charged returns the hits that the descriptor of a holder has charged: the difference to the held

@@ -26,8 +26,8 @@ func (h holder) skips(limit *descriptors.Limit) bool {
 	return h.phase == algorithms.HoldEnd && limit.AtMost == 0
 }
 
-// holder writes the holder of a descriptor to h, which must be zero, and changes the hits of the
-// status where a holder gives them another meaning.
+// holder writes the holder of a descriptor to h, which must be zero. Where a holder gives the hits
+// of the status another meaning, holder changes them.
 //
 // Negative hits at a begin count as 0. A begin without a name holds namelessly until the hold runs
 // out. An end without a name does nothing, as the end of a holder that nobody has begun, with

@@ -14,7 +14,7 @@ type Algorithm uint8
 // stateful is the methods of an algorithm that keeps a key in a [State].
 type stateful interface {
 	name() string // as in rule files
-	take(l Limit, s State, now Instant, hits int64, countRejected bool) (State, Decision)
+	take(l Limit, s State, now Instant, hits int64, excess Excess) (State, Decision)
 	idleAt(l Limit, s State) Instant                                 // s is not unused
 	change(from, to Limit, s State, now Instant) State               // same algorithm and period; s is not idle at now
 	realign(l Limit, s State, now Instant, step time.Duration) State // s is not idle at now

@@ -175,19 +175,61 @@ func (s State) Unused() bool { return s.a|s.b == 0 }
 // unless the key is past its limit. Negative hits are a refund: Take gives back at most the hits
 // used, always allows a refund and never moves a window's end.
 //
-// A denial returns s unchanged unless countRejected is set. Then the hits count all the same, and
-// the key can go into debt. The debt ends at -Capacity for a bucket and at 2*Requests for a sliding
-// count; a fixed window has no such bound.
+// A denial returns s unchanged unless countRejected is set, see [Count].
 //
 // An instant before the last charge of the key counts as the instant of that charge. The waits in
 // the decision count from now all the same. The limit must be valid. Take denies every hit under
 // sliding_window_log, which has [Log.Take], and under concurrency, which has [Slots.Decide].
 func Take(l Limit, s State, now Instant, hits int64, countRejected bool) (State, Decision) {
+	return Charge(l, s, now, hits, Counting(countRejected))
+}
+
+// Excess is the treatment of hits that do not fit a limit, besides the denial.
+type Excess uint8
+
+// The choices.
+const (
+	Refuse Excess = iota // the hits do not count
+
+	// Count has the hits count, so that the key can go into debt. A denial brings a key to at most
+	// twice its capacity. A fixed window has no such bound.
+	Count
+
+	// Owe has the hits count, up to MaxOwed: the hits were spent already. A log, which remembers
+	// every hit, counts these as Count does.
+	Owe
+)
+
+// MaxOwed bounds the used hits of a key: more than a key needs that owes four charges.
+const MaxOwed = 4 * MaxHits
+
+// Counting returns Count if countRejected is set, else Refuse.
+func Counting(countRejected bool) Excess {
+	if countRejected {
+		return Count
+	}
+	return Refuse
+}
+
+// most returns how many used hits a denial may leave behind.
+func (e Excess) most(l Limit) uint64 {
+	switch e {
+	case Count:
+		return 2 * uint64(l.Capacity())
+	case Owe:
+		return MaxOwed
+	default:
+		return 0
+	}
+}
+
+// Charge is [Take] with a choice for hits above the limit.
+func Charge(l Limit, s State, now Instant, hits int64, excess Excess) (State, Decision) {
 	k := statefulOf(l.Algorithm)
 	if k == nil || l.Period <= 0 {
 		return s, Decision{}
 	}
-	next, d := k.take(l, s, now, min(max(hits, -MaxHits), MaxHits), countRejected)
+	next, d := k.take(l, s, now, min(max(hits, -MaxHits), MaxHits), excess)
 	if last := s.charged(l.Algorithm); last > now && !s.Unused() {
 		d = d.later(last.Sub(now))
 	}
@@ -237,19 +279,19 @@ func Change(from, to Limit, s State, now Instant) State {
 	return State{}
 }
 
-// TakeAs is Take for a key whose last charge was under the limit was; a zero was stands for a key
+// TakeAs is Charge for a key whose last charge was under the limit was; a zero was stands for a key
 // never used. TakeAs carries the state over as [Change] does, takes the hits under l, and returns
 // the limit of the next state. That limit is l unless a token bucket had a larger capacity: the
 // larger capacity then goes on to say when the key is idle. Otherwise a moment under a small burst
 // would make a spent bucket full again under the large one. Only hits that were taken clamp a
 // bucket, and a ban leaves state and limit as they were.
-func TakeAs(was, l Limit, s State, now Instant, hits int64, countRejected bool) (State, Limit, Decision) {
+func TakeAs(was, l Limit, s State, now Instant, hits int64, excess Excess) (State, Limit, Decision) {
 	if was == l || was == (Limit{}) {
-		next, d := Take(l, s, now, hits, countRejected)
+		next, d := Charge(l, s, now, hits, excess)
 		return next, l, d
 	}
 	carried := Change(was, l, s, now)
-	next, d := Take(l, carried, now, hits, countRejected)
+	next, d := Charge(l, carried, now, hits, excess)
 	if l.Requests == 0 && l.Algorithm == TokenBucketInteger && was.Algorithm == l.Algorithm && was.Period == l.Period && IdleAt(was, s) > now {
 		return s, was, d // a ban leaves state and limit
 	}
@@ -279,7 +321,7 @@ func TakeAs(was, l Limit, s State, now Instant, hits int64, countRejected bool) 
 func GiveBack(was, l Limit, s State, charged, now Instant, hits uint32) (State, Limit) {
 	k, ok := statefulOf(l.Algorithm).(windowed)
 	if !ok {
-		next, limit, _ := TakeAs(was, l, s, now, -int64(hits), false)
+		next, limit, _ := TakeAs(was, l, s, now, -int64(hits), Refuse)
 		return next, limit
 	}
 	if l.Period <= 0 || s.Unused() || hits == 0 {

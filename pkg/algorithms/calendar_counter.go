@@ -15,7 +15,7 @@ type calendarCounter direct
 const (
 	lengthBits = 29 // of maxWindow in seconds
 	maxLength  = 1<<lengthBits - 1
-	maxWeight  = 1<<34 - 1 // of a count: more than twice the bound of debt
+	maxWeight  = 1<<34 - 1 // of a count: more than MaxOwed
 )
 
 func (calendarCounter) name() string { return slidingWindowCounter{}.name() }
@@ -169,7 +169,7 @@ func (w *stretches) state() State {
 	return State{last: w.start, a: w.current<<lengthBits | w.length/second, b: w.previous<<lengthBits | w.before/second}
 }
 
-func (calendarCounter) take(l Limit, s State, now Instant, hits int64, countRejected bool) (State, Decision) {
+func (calendarCounter) take(l Limit, s State, now Instant, hits int64, excess Excess) (State, Decision) {
 	limit := uint64(l.Requests)
 	var w stretches
 	w.see(l, s, now)
@@ -189,8 +189,8 @@ func (calendarCounter) take(l Limit, s State, now Instant, hits int64, countReje
 			s = w.state()
 		}
 	default:
-		if used := w.used(); countRejected && hits > 0 && used < 2*limit {
-			w.current += min(uint64(hits), 2*limit-used)
+		if used, most := w.used(), excess.most(l); hits > 0 && used < most {
+			w.current += min(uint64(hits), most-used)
 			s = w.state()
 		}
 	}
@@ -233,7 +233,7 @@ func (c calendarCounter) giveBack(l Limit, s State, charged, now Instant, hits u
 func (c calendarCounter) late(l Limit, s State, at, now Instant, hits int64) State {
 	w := c.at(l, s, now)
 	if at >= w.start || l.begins() && s.Unused() {
-		s, _ = c.take(l, s, at, hits, true)
+		s, _ = c.take(l, s, at, hits, Count)
 		return s
 	}
 	if w.before == 0 && !l.begins() { // no hit of the window before is known
@@ -244,7 +244,7 @@ func (c calendarCounter) late(l Limit, s State, at, now Instant, hits int64) Sta
 	if past(at, w.start) > w.before {
 		return s
 	}
-	w.previous = min(w.previous+uint64(hits), 2*uint64(l.Requests))
+	w.previous = max(w.previous, min(w.previous+uint64(hits), Count.most(l)))
 	return w.state()
 }
 

@@ -43,7 +43,7 @@ func (w stretch) state() State {
 	return State{last: w.start, a: w.count, b: uint64(w.end)}
 }
 
-func (c calendarWindow) take(l Limit, s State, now Instant, hits int64, countRejected bool) (State, Decision) {
+func (c calendarWindow) take(l Limit, s State, now Instant, hits int64, excess Excess) (State, Decision) {
 	w := c.at(l, s, now)
 	limit := uint64(l.Requests)
 	d := Decision{Allowed: true, ResetAfter: max(w.end.Sub(w.now), 1)}
@@ -60,7 +60,7 @@ func (c calendarWindow) take(l Limit, s State, now Instant, hits int64, countRej
 		s = w.state()
 	default:
 		d.Allowed = false
-		if countRejected {
+		if excess != Refuse {
 			w.count = min(w.count+uint64(hits), maxCount)
 			s = w.state()
 		}
@@ -128,11 +128,11 @@ func (c calendarWindow) late(l Limit, s State, at, now Instant, hits int64) Stat
 		if at < s.last || now >= Instant(s.b) {
 			return s
 		}
-		s, _ = c.take(l, s, now, hits, true)
+		s, _ = c.take(l, s, now, hits, Count)
 		return s
 	}
 	if _, end := l.window(at); now < end {
-		s, _ = c.take(l, s, at, hits, true)
+		s, _ = c.take(l, s, at, hits, Count)
 	}
 	return s
 }

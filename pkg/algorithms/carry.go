@@ -110,7 +110,7 @@ func (s *Side) gained(now Instant) uint64 {
 // room for the newest ones: these alone decide on further hits.
 func (s *Side) fit(hits uint64, now Instant) uint64 {
 	if s.Log == nil {
-		_, _, d := TakeAs(s.Was, s.Limit, s.State, now, 0, false)
+		_, _, d := TakeAs(s.Was, s.Limit, s.State, now, 0, Refuse)
 		return min(hits, uint64(d.Remaining)/s.parts()*s.parts())
 	}
 	hits = min(hits, uint64(s.Limit.Requests))
@@ -146,7 +146,7 @@ func (s *Side) take(now Instant, hits uint64) {
 		if s.Log != nil {
 			s.Log.Take(s.Limit, now, n, true)
 		} else {
-			s.State, s.Was, _ = TakeAs(s.Was, s.Limit, s.State, now, n, true)
+			s.State, s.Was, _ = TakeAs(s.Was, s.Limit, s.State, now, n, Owe)
 		}
 	}
 }

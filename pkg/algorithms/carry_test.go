@@ -23,7 +23,7 @@ func (s *Side) charge(now Instant, hits int64, countRejected bool) (d Decision) 
 	if s.Log != nil {
 		return s.Log.Take(s.Limit, now, hits, countRejected)
 	}
-	s.State, s.Was, d = TakeAs(s.Was, s.Limit, s.State, now, hits, countRejected)
+	s.State, s.Was, d = TakeAs(s.Was, s.Limit, s.State, now, hits, Counting(countRejected))
 	return d
 }
 

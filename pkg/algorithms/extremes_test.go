@@ -124,3 +124,30 @@ func TestAFixedWindowCountIsHeldAtItsLargest(t *testing.T) {
 		t.Errorf("a hit on a full count: got %+v, %+v; want denied, %+v", s, d, want)
 	}
 }
+
+func TestOwedHitsCountInFull(t *testing.T) {
+	holds(t, func(t failer, c chooser, a Algorithm) {
+		k, now, d := used(c, a, true)
+		if !a.HasState() || k.limit.Requests == 0 {
+			return
+		}
+		now = max(k.held(now), chooseNext(c, k.limit, now, d))
+		before := contentOf(k.limit, k.state, now)
+		hits := int64(1 + c.upTo("hits", MaxHits-1))
+		owed, _ := Charge(k.limit, k.state, now, hits, Owe)
+		want := before.plus(product(uint64(hits), uint64(k.limit.Period)))
+		if a == TokenBucketInteger { // each look may find up to a nanosecond's tokens at once
+			want = want.minus(product(uint64(k.limit.Requests)+uint64(k.limit.Period), 4))
+		}
+		if got := contentOf(k.limit, owed, now); !want.atMost(got) || a != TokenBucketInteger && got != want {
+			t.Fatalf("used %v/period after %d owed hits; want %v: %v", got, hits, want, k)
+		}
+		counted, _ := Take(k.limit, owed, now, hits, true)
+		if got := contentOf(k.limit, counted, now); !want.atMost(got) {
+			t.Fatalf("used %v/period after more hits; want at least %v: %v", got, want, k)
+		}
+		if back, _ := Take(k.limit, counted, now, 0, false); back != counted {
+			t.Fatalf("a probe changed %v to %v", counted, back)
+		}
+	})
+}

@@ -27,7 +27,7 @@ func (fixedWindow) count(l Limit, s State, now Instant) (uint64, Instant) {
 	return s.a, now
 }
 
-func (f fixedWindow) take(l Limit, s State, now Instant, hits int64, countRejected bool) (State, Decision) {
+func (f fixedWindow) take(l Limit, s State, now Instant, hits int64, excess Excess) (State, Decision) {
 	count, now := f.count(l, s, now)
 	limit := uint64(l.Requests)
 	d := Decision{Allowed: true, ResetAfter: l.Period - elapsed(l.Period, now)}
@@ -43,7 +43,7 @@ func (f fixedWindow) take(l Limit, s State, now Instant, hits int64, countReject
 		s = State{last: now, a: count}
 	default:
 		d.Allowed = false
-		if countRejected {
+		if excess != Refuse {
 			var carry uint64
 			if count, carry = bits.Add64(count, uint64(hits), 0); carry != 0 {
 				count = math.MaxUint64

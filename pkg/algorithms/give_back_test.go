@@ -153,8 +153,8 @@ func TestGivingBackUnderAnotherLimitCarriesTheStateOver(t *testing.T) {
 		small.Requests = 5
 		s, _ := Take(was, State{}, now, 8, false)
 		s, carried := GiveBack(was, small, s, now, now, 8)
-		_, _, d := TakeAs(carried, small, s, now, 5, false)
-		if _, _, over := TakeAs(carried, small, s, now, 6, false); !d.Allowed || over.Allowed {
+		_, _, d := TakeAs(carried, small, s, now, 5, Refuse)
+		if _, _, over := TakeAs(carried, small, s, now, 6, Refuse); !d.Allowed || over.Allowed {
 			t.Errorf("%v: after 8 of 8 hits came back, 5 of 5 are %+v and 6 are %+v", a, d, over)
 		}
 		if s, carried := GiveBack(was, small, State{}, now, now, 8); !s.Unused() || carried.Algorithm != a {

@@ -300,7 +300,7 @@ func TestTakeAsDecidesAsChangeAndTakeDo(t *testing.T) {
 			}
 			_, want := Take(l, carried, now, hits, count)
 			var got Decision
-			if s, was, got = TakeAs(was, l, s, now, hits, count); got != want {
+			if s, was, got = TakeAs(was, l, s, now, hits, Counting(count)); got != want {
 				rt.Fatalf("hits %d under %+v: %+v; want %+v", hits, l, got, want)
 			}
 		}
@@ -320,7 +320,7 @@ func TestABucketWhoseBurstChangesIsNeverOver(t *testing.T) {
 			hits := rapid.SampledFrom([]int64{0, 1, 2, int64(l.Burst)}).Draw(rt, "hits")
 			now += Instant(rapid.Int64Range(0, 5e9).Draw(rt, "pause"))
 			var d Decision
-			if s, was, d = TakeAs(was, l, s, now, hits, false); d.Allowed {
+			if s, was, d = TakeAs(was, l, s, now, hits, Refuse); d.Allowed {
 				admitted += hits
 			}
 			if IdleAt(was, s) <= now {
@@ -342,14 +342,14 @@ func TestABanLeavesAUsedUpLimitUsedUp(t *testing.T) {
 			l, now := Limit{Algorithm: a, Requests: 100, Period: 24 * time.Hour}, Instant(1_000_000_000_000)
 			ban := l
 			ban.Requests = 0
-			s, was, d := TakeAs(l, l, State{}, now, 100, counted)
+			s, was, d := TakeAs(l, l, State{}, now, 100, Counting(counted))
 			if !d.Allowed {
 				t.Fatalf("%v: %+v", a, d)
 			}
-			if s, was, d = TakeAs(was, ban, s, now, 1, counted); d.Allowed {
+			if s, was, d = TakeAs(was, ban, s, now, 1, Counting(counted)); d.Allowed {
 				t.Errorf("%v: a ban allowed a hit", a)
 			}
-			if _, _, d = TakeAs(was, l, s, now, 1, counted); d.Allowed {
+			if _, _, d = TakeAs(was, l, s, now, 1, Counting(counted)); d.Allowed {
 				t.Errorf("%v, count_rejected %t: a hit passes after a ban, though the limit is used up", a, counted)
 			}
 		}

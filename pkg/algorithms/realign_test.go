@@ -204,7 +204,7 @@ func TestClampBoundsAnyState(t *testing.T) {
 		idle := IdleAt(l, s)
 		most := 4 * uint64(l.Period)
 		if l.Requests > 0 && l.Algorithm != FixedWindow && l.Algorithm != SlidingWindowCounter {
-			most += 2 * min(l.gain(product(uint64(l.Capacity()), uint64(l.Period))), math.MaxInt64/2)
+			most += min(l.gain(product(MaxOwed, uint64(l.Period))), math.MaxInt64)
 		}
 		if past(now, idle) > most && most < math.MaxInt64 && idle < math.MaxInt64 {
 			t.Fatalf("%+v, %+v: idle %d ns after %d, want at most %d", l, s, past(now, idle), now, most)

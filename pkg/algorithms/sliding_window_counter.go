@@ -80,7 +80,7 @@ func (w windows) reset(l Limit) uint64 {
 
 func (w windows) state() State { return State{last: w.now, a: w.current, b: w.previous} }
 
-func (c slidingWindowCounter) take(l Limit, s State, now Instant, hits int64, countRejected bool) (State, Decision) {
+func (c slidingWindowCounter) take(l Limit, s State, now Instant, hits int64, excess Excess) (State, Decision) {
 	w := c.windows(l, s, now)
 	var d Decision
 	switch {
@@ -98,8 +98,8 @@ func (c slidingWindowCounter) take(l Limit, s State, now Instant, hits int64, co
 			s = w.state()
 		}
 	default:
-		if bound := 2 * uint64(l.Requests); countRejected && hits > 0 && w.used(l) < bound {
-			w.current += min(uint64(hits), bound-w.used(l))
+		if most := excess.most(l); hits > 0 && w.used(l) < most {
+			w.current += min(uint64(hits), most-w.used(l))
 			s = w.state()
 		}
 	}
@@ -168,7 +168,7 @@ func (c slidingWindowCounter) rewind(l Limit, s State, now Instant, tolerance ti
 }
 
 func (slidingWindowCounter) clamp(l Limit, s State, now Instant) State {
-	const most = 4 * MaxHits // twice the bound of debt: a step of the clock adds to a count
+	const most = 2 * MaxOwed // a step of the clock adds to a count
 	return State{last: min(s.last, now.Add(l.Period)), a: min(s.a, most), b: min(s.b, most)}
 }
 

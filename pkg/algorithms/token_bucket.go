@@ -12,7 +12,7 @@ const TokenBucket Algorithm = 2
 // tokenBucket keeps the deficit: how much the level is below the capacity, in units of 1/Period
 // token. In that unit a nanosecond gains exactly Requests units and a hit costs exactly Period
 // units, so nothing is ever rounded. The deficit (a is its high, b its low word) is at most
-// 2*Burst*Period < 2^92.
+// MaxOwed*Period < 2^93.
 type tokenBucket direct
 
 func (tokenBucket) name() string { return "token_bucket" }
@@ -26,7 +26,7 @@ func (tokenBucket) settled(l Limit, s State, now Instant) (wide, Instant) {
 	return wide{s.a, s.b}.minus(product(past(s.last, now), uint64(l.Requests))), now
 }
 
-func (t tokenBucket) take(l Limit, s State, now Instant, hits int64, countRejected bool) (State, Decision) {
+func (t tokenBucket) take(l Limit, s State, now Instant, hits int64, excess Excess) (State, Decision) {
 	period := uint64(l.Period)
 	capacity := product(uint64(l.Capacity()), period)
 	deficit, now := t.settled(l, s, now)
@@ -41,10 +41,9 @@ func (t tokenBucket) take(l Limit, s State, now Instant, hits int64, countReject
 	default:
 		after := deficit.plus(product(uint64(hits), period))
 		if !after.atMost(capacity) {
-			if countRejected && hits > 0 {
-				after = minOf(after, capacity.plus(capacity))
-				s = State{last: now, a: after.hi, b: after.lo}
-				deficit = after
+			if most := product(excess.most(l), period); hits > 0 && !most.atMost(deficit) {
+				deficit = minOf(after, most)
+				s = State{last: now, a: deficit.hi, b: deficit.lo}
 			}
 			d := t.describe(l, deficit)
 			short := deficit.plus(product(uint64(hits), period)).minus(capacity)
@@ -77,7 +76,10 @@ func (t tokenBucket) change(from, to Limit, s State, now Instant) State {
 	deficit, now := t.settled(from, s, now)
 	period := uint64(to.Period)
 	was, is := product(uint64(from.Capacity()), period), product(uint64(to.Capacity()), period)
-	deficit = minOf(deficit.plus(is).minus(was), is.plus(is))
+	owes := !deficit.atMost(was.plus(was))
+	if deficit = deficit.plus(is).minus(was); !owes {
+		deficit = minOf(deficit, is.plus(is))
+	}
 	return State{last: now, a: deficit.hi, b: deficit.lo}
 }
 
@@ -87,7 +89,7 @@ func (tokenBucket) realign(_ Limit, s State, _ Instant, step time.Duration) Stat
 }
 
 func (tokenBucket) clamp(l Limit, s State, now Instant) State {
-	most := product(2*uint64(l.Capacity()), uint64(l.Period))
+	most := product(MaxOwed, uint64(l.Period))
 	deficit := minOf(wide{s.a, s.b}, most)
 	return State{last: min(s.last, now), a: deficit.hi, b: deficit.lo}
 }
@@ -102,7 +104,7 @@ func (t tokenBucket) content(l Limit, s State, now Instant) wide {
 func (tokenBucket) layout() string { return "75744" }
 
 func (tokenBucket) record(l Limit, s State) numbers {
-	whole, part := bits.Div64(s.a, s.b, uint64(l.Period)) // the deficit is at most twice the capacity, so a is below the period
+	whole, part := bits.Div64(s.a, s.b, uint64(l.Period)) // the deficit is at most MaxOwed hits, so a is below the period
 	return numbers{s.last.ticks(), whole, part / uint64(Tick), uint64(l.Requests), uint64(l.Capacity())}
 }
 

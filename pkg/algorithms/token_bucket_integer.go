@@ -8,7 +8,7 @@ import "time"
 // more per charge. A rate above one token per nanosecond is not valid.
 const TokenBucketInteger Algorithm = 5
 
-// tokenBucketInteger keeps the deficit in whole tokens in a (at most 2*Requests), and the mark of
+// tokenBucketInteger keeps the deficit in whole tokens in a (at most MaxOwed), and the mark of
 // the last refill in last. b is the nanoseconds from that mark to the last charge.
 type tokenBucketInteger direct
 
@@ -31,7 +31,7 @@ func (tokenBucketInteger) settled(l Limit, s State, now Instant) (deficit uint64
 	return s.a - refill, mark, now
 }
 
-func (t tokenBucketInteger) take(l Limit, s State, now Instant, hits int64, countRejected bool) (State, Decision) {
+func (t tokenBucketInteger) take(l Limit, s State, now Instant, hits int64, excess Excess) (State, Decision) {
 	deficit, mark, now := t.settled(l, s, now)
 	capacity := uint64(l.Requests)
 	d := Decision{Allowed: true}
@@ -47,8 +47,8 @@ func (t tokenBucketInteger) take(l Limit, s State, now Instant, hits int64, coun
 		return s, refused(l.Period)
 	default:
 		d.Allowed = false
-		if countRejected && hits > 0 {
-			deficit = min(deficit+uint64(hits), 2*capacity)
+		if hits > 0 && excess != Refuse {
+			deficit = max(deficit, min(deficit+uint64(hits), excess.most(l)))
 			change = true
 		}
 	}
@@ -98,8 +98,11 @@ func (t tokenBucketInteger) change(from, to Limit, s State, now Instant) State {
 	if was != is {
 		mark = now // time that made no token at the old rate must not make many at the new rate
 	}
+	owes := deficit > 2*was
 	deficit += is
-	deficit = min(deficit-min(was, deficit), 2*is)
+	if deficit -= min(was, deficit); !owes {
+		deficit = min(deficit, 2*is)
+	}
 	if deficit == 0 {
 		return State{}
 	}
@@ -121,7 +124,7 @@ func (tokenBucketInteger) rewind(_ Limit, s State, now Instant, tolerance time.D
 }
 
 func (tokenBucketInteger) clamp(l Limit, s State, now Instant) State {
-	deficit := min(s.a, 2*uint64(l.Requests))
+	deficit := min(s.a, MaxOwed)
 	if deficit == 0 {
 		return State{}
 	}

@@ -62,7 +62,7 @@ func (s *State) Take(l algorithms.Limit, now algorithms.Instant, hits int64, cou
 		s.Limit = l
 		s.State, d = algorithms.Take(l, s.State, now, hits, countRejected)
 	} else {
-		s.State, s.Limit, d = algorithms.TakeAs(s.Limit, l, s.State, now, hits, countRejected)
+		s.State, s.Limit, d = algorithms.TakeAs(s.Limit, l, s.State, now, hits, algorithms.Counting(countRejected))
 	}
 	return d
 }

@@ -90,16 +90,21 @@ func joined(log *algorithms.Log, l algorithms.Limit, now algorithms.Instant) *al
 
 // Take returns the key after hits of a charge without a holder, and the decision.
 func (k Key) Take(c *store.Charge, hits int64, now algorithms.Instant) (Key, algorithms.Decision) {
+	return k.take(c, hits, now, algorithms.Counting(c.CountRejected))
+}
+
+func (k Key) take(c *store.Charge, hits int64, now algorithms.Instant, excess algorithms.Excess) (Key, algorithms.Decision) {
 	var d algorithms.Decision
 	was := k.Limit
 	if c.Limit.Algorithm == algorithms.SlidingWindowLog {
-		d = k.Log().Take(c.Limit, now, hits, c.CountRejected)
-		if hits != 0 && (d.Allowed || c.CountRejected) {
-			k.taken = append(slices.Clip(k.taken), taken{at: now, hits: hits, limit: c.Limit, countRejected: c.CountRejected})
+		counts := excess != algorithms.Refuse
+		d = k.Log().Take(c.Limit, now, hits, counts)
+		if hits != 0 && (d.Allowed || counts) {
+			k.taken = append(slices.Clip(k.taken), taken{at: now, hits: hits, limit: c.Limit, countRejected: counts})
 		}
 		k.Limit = c.Limit
 	} else {
-		k.State, k.Limit, d = algorithms.TakeAs(k.Limit, c.Limit, k.State, now, hits, c.CountRejected)
+		k.State, k.Limit, d = algorithms.TakeAs(k.Limit, c.Limit, k.State, now, hits, excess)
 	}
 	if c.Limit.Requests == 0 && was.Requests > 0 {
 		k.Limit = was // as memstore (decision 27): no answer depends on it
@@ -165,15 +170,17 @@ func (k Key) effect(c *store.Charge, now algorithms.Instant) algorithms.Effect {
 // the work.
 func (k Key) apply(c *store.Charge, e algorithms.Effect, now algorithms.Instant) (Key, algorithms.Decision) {
 	var d algorithms.Decision
-	counting := *c
-	counting.CountRejected = c.CountRejected || e.Forced
+	excess := algorithms.Counting(c.CountRejected)
+	if e.Forced {
+		excess = algorithms.Owe
+	}
 	switch {
 	case c.Limit.Algorithm == algorithms.Concurrency:
 		d = k.slots(c, uint32(min(max(e.Hits, 0), algorithms.MaxHits)), now)
 	case e.Forced && e.Hits < 0:
-		k, d = k.giveBack(c, uint32(-e.Hits), e.Charged, now).Take(&counting, 0, now)
+		k, d = k.giveBack(c, uint32(-e.Hits), e.Charged, now).take(c, 0, now, excess)
 	default:
-		k, d = k.Take(&counting, e.Hits, now)
+		k, d = k.take(c, e.Hits, now, excess)
 	}
 	if e.Forced {
 		d.Allowed, d.RetryAfter = true, 0

@@ -43,6 +43,25 @@ func endWithMore(t *testing.T, e Env) {
 	})
 }
 
+// A log remembers every hit, and so its debt has a bound.
+func endOwes(t *testing.T, e Env) {
+	everyHold(t, func(a algorithms.Algorithm, rate bool) {
+		if !rate || a == algorithms.SlidingWindowLog {
+			return
+		}
+		l := held(a, 10)
+		e.wantAdmitted(t, true, begin("k", l, "r", 10))
+		e.wantEnd(t, end("k", l, "r", 75), algorithms.HoldHeld, 0)
+		refund := charge("k", l)
+		refund.Hits = -60
+		e.wantAdmitted(t, true, refund)
+		e.wantAdmitted(t, false, begin("k", l, "s", 1))
+		refund.Hits = -10
+		e.wantAdmitted(t, true, refund)
+		e.wantRemaining(t, refund, 5) // 75 of 10, less 70
+	})
+}
+
 func endWithLess(t *testing.T, e Env) {
 	everyHold(t, func(a algorithms.Algorithm, rate bool) {
 		l := held(a, 10)

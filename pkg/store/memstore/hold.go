@@ -78,7 +78,7 @@ func (s *Store) decideBegin(v *view, b *begin, c *store.Charge, now algorithms.I
 	b.refused = b.refused && b.record == 0 && !b.again && e.Hits > 0
 	switch {
 	case !b.refused:
-		d := v.take(c, e.Hits, now, c.CountRejected)
+		d := v.take(c, e.Hits, now, algorithms.Counting(c.CountRejected))
 		if e.Forced {
 			d.Allowed, d.RetryAfter = true, 0
 		}
@@ -89,7 +89,7 @@ func (s *Store) decideBegin(v *view, b *begin, c *store.Charge, now algorithms.I
 	default: // the hits are not charged: under a rate limit the end charges the true cost
 		b.hits, c.Hold.Now = 0, 0
 		probe := *v
-		return probe.take(c, e.Hits, now, false)
+		return probe.take(c, e.Hits, now, algorithms.Refuse)
 	}
 }
 
@@ -231,7 +231,7 @@ func (v *view) giveBack(c *store.Charge, e algorithms.Effect, now algorithms.Ins
 // ask.
 func (v *view) force(c *store.Charge, hits int64, now algorithms.Instant) algorithms.Decision {
 	denied := v.denied
-	d := v.take(c, hits, now, true)
+	d := v.take(c, hits, now, algorithms.Owe)
 	v.denied = denied
 	d.Allowed, d.RetryAfter = true, 0
 	return d
@@ -247,7 +247,7 @@ func (v *view) peekHoldLocked(c *store.Charge, now algorithms.Instant) algorithm
 	slots := c.Limit.Algorithm == algorithms.Concurrency
 	switch {
 	case c.Hold.Phase == algorithms.HoldBegin && !e.Forced:
-		return v.take(c, e.Hits, now, c.CountRejected)
+		return v.take(c, e.Hits, now, algorithms.Counting(c.CountRejected))
 	case e.Hits < 0 && slots:
 		l := lineOf(v.state)
 		v.slots = h.slotsWithout(&l, n)
@@ -306,7 +306,11 @@ func (sh *shard) holdHitsLocked(s *Store, key digest, place int, c *store.Charge
 		}
 		hits = 0
 	}
-	state, decided := algorithms.Take(c.Limit, state, now, hits, c.CountRejected || hold.Phase != algorithms.HoldBegin)
+	excess := algorithms.Owe
+	if hold.Phase == algorithms.HoldBegin {
+		excess = algorithms.Counting(c.CountRejected)
+	}
+	state, decided := algorithms.Charge(c.Limit, state, now, hits, excess)
 	if e.Forced {
 		decided.Allowed, decided.RetryAfter = true, 0
 	}

@@ -181,7 +181,7 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []al
 		if c.Hold != nil {
 			decisions[i] = v.peekHoldLocked(c, now)
 		} else {
-			decisions[i] = v.take(c, c.Hits, now, c.CountRejected)
+			decisions[i] = v.take(c, c.Hits, now, algorithms.Counting(c.CountRejected))
 		}
 		sh.mu.Unlock()
 	}
@@ -222,7 +222,7 @@ func (s *Store) takeOne(c *store.Charge, d *algorithms.Decision) {
 			break
 		}
 		v := sh.loadLocked(key, &c.Limit, now)
-		*d = v.take(c, c.Hits, now, c.CountRejected)
+		*d = v.take(c, c.Hits, now, algorithms.Counting(c.CountRejected))
 		if want := r.wantLocked(s, &v, now); want.places > 0 && !s.claimLocked(&r, want, now) {
 			sh.mu.Unlock()
 			s.makeRoom(&r, want)

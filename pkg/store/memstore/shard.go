@@ -261,17 +261,17 @@ func (v *view) loadLocked(sh *shard, key digest, limit *algorithms.Limit, now al
 }
 
 // take applies hits of the charge to the view and returns the decision.
-func (v *view) take(c *store.Charge, hits int64, now algorithms.Instant, countRejected bool) (d algorithms.Decision) {
+func (v *view) take(c *store.Charge, hits int64, now algorithms.Instant, excess algorithms.Excess) (d algorithms.Decision) {
 	was := v.limit
 	switch {
 	case v.log != nil:
 		v.limit = c.Limit
-		v.pending, d = v.log.Decide(c.Limit, now, v.pending, hits, countRejected)
+		v.pending, d = v.log.Decide(c.Limit, now, v.pending, hits, excess != algorithms.Refuse)
 	case was.Algorithm == algorithms.Concurrency:
 		v.limit = c.Limit
 		return v.takeSlots(c, hits, now)
 	default:
-		v.state, v.limit, d = algorithms.TakeAs(v.limit, c.Limit, v.state, now, hits, countRejected)
+		v.state, v.limit, d = algorithms.TakeAs(v.limit, c.Limit, v.state, now, hits, excess)
 	}
 	if c.Limit.Requests == 0 && was.Requests > 0 {
 		v.limit = was // a ban says nothing about the state: a key that is denied under its own limit stays denied

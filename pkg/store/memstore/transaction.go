@@ -194,7 +194,7 @@ func (t *transaction) decide(
 		c, v := &charges[i], &t.views[t.refs[i].view]
 		switch {
 		case c.Hold == nil:
-			decisions[i] = v.take(c, c.Hits, now, c.CountRejected)
+			decisions[i] = v.take(c, c.Hits, now, algorithms.Counting(c.CountRejected))
 		case c.Hold.Phase == algorithms.HoldBegin:
 			decisions[i] = t.begin(s, charges, decisions, i, now, r.holdFull)
 		default:
@@ -224,7 +224,7 @@ func (t *transaction) decide(
 		if !counts {
 			hits = 0
 		}
-		d := v.take(c, hits, now, counts)
+		d := v.take(c, hits, now, algorithms.Counting(counts))
 		if !counts {
 			d.Allowed, d.RetryAfter = true, 0
 		}

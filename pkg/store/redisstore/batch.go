@@ -490,7 +490,7 @@ func (c *call) force(i int, k *kept, e algorithms.Effect) algorithms.Decision {
 	if e.Hits < 0 {
 		k.state, k.limit = algorithms.GiveBack(k.limit, l, k.state, e.Charged, now, uint32(-e.Hits))
 	}
-	d := k.take(l, now, max(e.Hits, 0), true)
+	d := k.take(l, now, max(e.Hits, 0), algorithms.Owe)
 	d.Allowed, d.RetryAfter = true, 0
 	return d
 }

@@ -202,7 +202,7 @@ func (c *call) take(i int, k *kept, hits int64) algorithms.Decision {
 	if c.counters[i] {
 		now = k.enter(l, c.at, now)
 	}
-	return k.take(l, now, hits, c.charges[i].CountRejected)
+	return k.take(l, now, hits, algorithms.Counting(c.charges[i].CountRejected))
 }
 
 // again plays the charges once more on the states before: a charge that counts with its hits, any

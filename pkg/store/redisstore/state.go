@@ -15,8 +15,8 @@ type kept struct {
 	counter bool // the state is a counter's
 }
 
-func (k *kept) take(l algorithms.Limit, now algorithms.Instant, hits int64, countRejected bool) (d algorithms.Decision) {
-	k.state, k.limit, d = algorithms.TakeAs(k.limit, l, k.state, now, hits, countRejected)
+func (k *kept) take(l algorithms.Limit, now algorithms.Instant, hits int64, excess algorithms.Excess) (d algorithms.Decision) {
+	k.state, k.limit, d = algorithms.TakeAs(k.limit, l, k.state, now, hits, excess)
 	return d
 }
 
@@ -45,14 +45,14 @@ func (k *kept) correct(c *store.Charge, at, now algorithms.Instant) {
 		}
 		alone, _ := algorithms.Take(l, algorithms.State{}, at, -c.Hits, true)
 		_, left := algorithms.Take(l, alone, now, 0, false)
-		k.take(l, now, int64(left.Remaining)-int64(l.Capacity()), false)
+		k.take(l, now, int64(left.Remaining)-int64(l.Capacity()), algorithms.Refuse)
 		return
 	}
 	switch {
 	case c.Hits < 0:
 		k.state, k.limit = algorithms.GiveBack(k.limit, c.Limit, k.state, at, now, uint32(-c.Hits))
 	case older <= 0 || k.state.Unused():
-		k.take(c.Limit, at, c.Hits, true)
+		k.take(c.Limit, at, c.Hits, algorithms.Count)
 	case older == algorithms.Instant(c.Limit.Period) && c.Limit.Algorithm == algorithms.SlidingWindowCounter:
 		k.state = algorithms.StateOf(last, a, b+uint64(c.Hits))
 	}

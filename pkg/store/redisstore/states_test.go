@@ -142,7 +142,7 @@ func TestStatesThatAreWrittenAndReadAreTheSame(t *testing.T) {
 		now := algorithms.Instant(r.Int64N(1<<61)) / 1000 * 1000
 		for range rapid.IntRange(1, 200).Draw(t, "steps") {
 			l := f.limits[r.IntN(len(f.limits))]
-			d := k.take(l, now, randomHits(r, l, last), r.IntN(2) == 0)
+			d := k.take(l, now, randomHits(r, l, last), algorithms.Counting(r.IntN(2) == 0))
 			last = []algorithms.Decision{d}
 			raw := k.value()
 			if k.state.Unused() != (raw == "") {
@@ -188,8 +188,8 @@ func FuzzParse(f *testing.F) {
 		now := algorithms.Instant(hits)
 		k.seenAt(l, now)
 		k.value()
-		k.take(l, now, hits, true)
-		k.take(l, now, -hits, false)
+		k.take(l, now, hits, algorithms.Count)
+		k.take(l, now, -hits, algorithms.Refuse)
 		k.seenAt(l, now)
 		k.value()
 	})

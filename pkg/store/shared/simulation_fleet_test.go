@@ -463,7 +463,7 @@ func (k *simulatedKey) forget(now algorithms.Instant) {
 // take applies a charge.
 func (k *simulatedKey) take(l algorithms.Limit, now algorithms.Instant, hits int64, countRejected bool) (d algorithms.Decision, told store.State) {
 	k.forget(now)
-	k.state, k.limit, d = algorithms.TakeAs(k.limit, l, k.state, now, hits, countRejected)
+	k.state, k.limit, d = algorithms.TakeAs(k.limit, l, k.state, now, hits, algorithms.Counting(countRejected))
 	told = store.State{Now: now, Limit: k.limit, State: k.state}
 	if k.state.Unused() {
 		*k, told.Limit = simulatedKey{}, algorithms.Limit{}

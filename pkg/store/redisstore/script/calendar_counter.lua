@@ -56,8 +56,9 @@ function algorithm.take(s, requests, calendar, period, now, hits, count_rejected
   end
   local used = current + more
   if rest > 0 then used = used + 1 end
-  if count_rejected and hits > 0 and used < 2 * requests then
-    return kept(start, current + math.min(hits, 2 * requests - used), previous, length, before), false
+  local bound = most(count_rejected, requests)
+  if count_rejected and hits > 0 and used < bound then
+    return kept(start, current + math.min(hits, bound - used), previous, length, before), false
   end
   return s, false
 end
@@ -77,9 +78,9 @@ if carrying then
 end
 
 if general % 2 == 1 or general % 8 >= 4 then
-  function algorithm.correct(s, requests, calendar, period, now, difference, at)
+  function algorithm.correct(s, requests, calendar, period, now, difference, at, _, excess)
     if not s and calendar == FIRST_HIT then
-      return difference > 0 and (algorithm.take(s, requests, calendar, period, at, difference, true))
+      return difference > 0 and (algorithm.take(s, requests, calendar, period, at, difference, excess or true))
     end
     local start, current, previous, length, before
     now, start, current, previous, length, before = rolled(s, calendar, period, now)
@@ -88,11 +89,11 @@ if general % 2 == 1 or general % 8 >= 4 then
       if stop == start then before = seconds(from, stop) end
     end
     if at >= start then
-      if difference > 0 then return (algorithm.take(s, requests, calendar, period, at, difference, true)) end
+      if difference > 0 then return (algorithm.take(s, requests, calendar, period, at, difference, excess or true)) end
       current = math.max(0, current + difference)
     elseif start - at <= before * SECOND then
-      previous = math.max(0, previous + difference)
-      if difference > 0 then previous = math.min(previous, 2 * requests) end
+      local bound = difference > 0 and math.max(previous, most(excess, requests)) or previous
+      previous = math.max(0, math.min(previous + difference, bound))
     else
       return s
     end

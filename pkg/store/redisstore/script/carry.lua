@@ -82,7 +82,7 @@ if carrying then
   local function add(s, hits)
     if hits <= 0 then return end
     if not s.list then
-      s.is = s.by.take(s.is, s.requests, s.capacity, s.period, now, hits, true)
+      s.is = s.by.take(s.is, s.requests, s.capacity, s.period, now, hits, OWE)
       return
     end
     local idle = s.by.apply(s.list, (s.by.take({0, 0, false}, s.requests, nil, nil, nil, hits, true, s.list)))
@@ -161,7 +161,7 @@ if carrying then
     if both or back == 0 then
       mark(to)
     elseif not to.list and hits > 0 then
-      to.known = to.by.take(to.known, to.requests, to.capacity, to.period, now, hits, true)
+      to.known = to.by.take(to.known, to.requests, to.capacity, to.period, now, hits, OWE)
     end
     mark(from)
     for _, s in ipairs({from, to}) do

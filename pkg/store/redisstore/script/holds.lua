@@ -108,13 +108,13 @@ if general % 4 >= 2 then
     local function charge_beyond(c, hits, at)
       local key, by = c.key, c.by
       if c.at == 0 then
-        local _, remaining, _, reset = take(key, c.requests, c.capacity, hits, true)
+        local _, remaining, _, reset = take(key, c.requests, c.capacity, hits, OWE)
         return by.open and {1, remaining, 0, reset, 0}
       elseif by.open then
         flush(key)
         by.correct(before[key], c.requests, hits, at)
       else
-        state[key] = by.correct(state[key], c.requests, c.capacity, c.period, now, hits, at, false)
+        state[key] = by.correct(state[key], c.requests, c.capacity, c.period, now, hits, at, false, OWE)
       end
     end
 

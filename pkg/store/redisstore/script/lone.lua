@@ -76,7 +76,7 @@ if general >= 16 and general % 4 < 2 then
         end
         more = 0
       end
-      s = by.take(s, requests, capacity, period, now, more, true) -- also 0 hits take over the numbers of the limit
+      s = by.take(s, requests, capacity, period, now, more, OWE) -- also 0 hits take over the numbers of the limit
       if held then
         next = {ENDED, cost, r[3], r[4]}
       elseif not r and hits >= 0 then

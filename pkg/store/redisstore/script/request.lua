@@ -26,7 +26,8 @@
 -- script.go adds lines before this file, which read the header, and wraps the file of each algorithm. The file runs only if the
 -- request uses the algorithm, as making functions takes much of the time of a short script. The file of an algorithm defines:
 --   algorithm.take(s, requests, capacity, period, now, hits, count_rejected) returns the next state, and whether the hits are
---     allowed, as TakeAs in package algorithms. s is false for a key never used; take must not change the table s.
+--     allowed, as TakeAs in package algorithms. s is false for a key never used; take must not change the table s. count_rejected is
+--     false, true, or OWE for hits that were spent already.
 --   algorithm.idle(s, period) returns the instant from which the key is idle.
 --   algorithm.correct(s, requests, capacity, period, now, difference, at, was) returns the state after a charge of the difference at
 --     an earlier instant. Negative hits are given back; was is the state at that instant without these hits.
@@ -44,6 +45,7 @@ if redis.replicate_commands then redis.replicate_commands() end -- Redis before 
 
 local spread, floor, pack, unpack = unpack, math.floor, struct.pack, struct.unpack
 local EXACT = 9007199254740992 -- 2^53
+local OWE, OWED = 'owe', 17179869180 -- MaxOwed of package algorithms
 local TAKE, RESERVE, PEEK, CORRECT, HOLDS, CARRY = 0, 1, 2, 3, 4, 8 -- actions
 local SEED = 32 -- general, in the script of seed.lua
 local request, position, algorithms = ARGV[1], 34, {}
@@ -72,6 +74,9 @@ local function muldiv(x, y, m)
   end
   return q, r
 end
+
+-- most returns how many used hits a denial may leave behind, under a limit with a capacity.
+local function most(count_rejected, capacity) return count_rejected == OWE and OWED or 2 * capacity end
 
 -- read returns the state in a value of Redis. With a period, a state that lies further than BACK ahead goes on from now: the clock has
 -- gone back since.

@@ -38,8 +38,9 @@ function algorithm.take(s, requests, _, period, now, hits, count_rejected)
   end
   local used = current + carried
   if rest > 0 then used = used + 1 end
-  if count_rejected and hits > 0 and used < 2 * requests then
-    return {now, current + math.min(hits, 2 * requests - used), previous}, false
+  local bound = most(count_rejected, requests)
+  if count_rejected and hits > 0 and used < bound then
+    return {now, current + math.min(hits, bound - used), previous}, false
   end
   return s, false
 end
@@ -59,16 +60,16 @@ if carrying then
 end
 
 if general % 2 == 1 or general % 8 >= 4 then
-  function algorithm.correct(s, requests, _, period, now, difference, at)
+  function algorithm.correct(s, requests, _, period, now, difference, at, _, excess)
     local current, previous
     current, previous, now = windows(s, period, now)
     local gone = floor(now / period) - floor(at / period)
     if gone == 0 then
-      if difference > 0 then return algorithm.take(s, requests, requests, period, at, difference, true) end
+      if difference > 0 then return algorithm.take(s, requests, requests, period, at, difference, excess or true) end
       current = math.max(0, current + difference)
     elseif gone == 1 then
-      previous = math.max(0, previous + difference)
-      if difference > 0 then previous = math.min(previous, 2 * requests) end
+      local bound = difference > 0 and math.max(previous, most(excess, requests)) or previous
+      previous = math.max(0, math.min(previous + difference, bound))
     else
       return s
     end

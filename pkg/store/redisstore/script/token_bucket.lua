@@ -21,9 +21,10 @@ function algorithm.take(s, requests, capacity, period, now, hits, count_rejected
     used = whole > 0 or part > 0
     whole_was, part_was = whole, part
     if used and s[5] ~= capacity then
+      local owes = whole > 2 * s[5] or whole == 2 * s[5] and part > 0
       whole = whole + capacity - s[5]
       if whole < 0 then whole, part = 0, 0 end
-      if whole >= 2 * capacity then whole, part = 2 * capacity, 0 end
+      if whole >= 2 * capacity and not owes then whole, part = 2 * capacity, 0 end
     end
     if whole > 0 or part > 0 then at = held end
   end
@@ -44,11 +45,10 @@ function algorithm.take(s, requests, capacity, period, now, hits, count_rejected
       whole, taken = after, true
     else
       allowed = false
-      if count_rejected then
-        local part_is = part
-        if after >= 2 * capacity then after, part_is = 2 * capacity, 0 end
-        taken = after ~= whole or part_is ~= part -- false if the debt was as large before
-        whole, part = after, part_is
+      local bound = most(count_rejected, capacity)
+      if count_rejected and whole < bound then
+        if after >= bound then after, part = bound, 0 end
+        whole, taken = after, true
       end
     end
   end
@@ -76,8 +76,8 @@ if carrying then algorithm.content, algorithm.bucket = settled, true end
 if general % 2 == 1 then
   -- A bucket gains while hits are taken from it. correct does not give back the part of that gain which a full bucket would not have
   -- gained: all beyond the deficit at that instant.
-  function algorithm.correct(s, requests, capacity, period, now, difference, at, was)
-    if difference > 0 then return algorithm.take(s, requests, capacity, period, at, difference, true) end
+  function algorithm.correct(s, requests, capacity, period, now, difference, at, was, excess)
+    if difference > 0 then return algorithm.take(s, requests, capacity, period, at, difference, excess or true) end
     if not s then return s end
     if s[1] > now then now = s[1] end
     local whole, part = settled(s, period, now)

@@ -26,7 +26,9 @@ function algorithm.take(s, requests, _, period, now, hits, count_rejected)
   elseif s then
     deficit, last = settled(s[1], s[2], s[3], s[4], s[5], period, now)
     if deficit > 0 and requests == 0 then return s, hits <= 0 end -- a ban leaves the state
-    if deficit > 0 then deficit = math.min(math.max(0, deficit + requests - s[5]), 2 * requests) end
+    local owes = deficit > 2 * s[5]
+    if deficit > 0 then deficit = math.max(0, deficit + requests - s[5]) end
+    if deficit > 2 * requests and not owes then deficit = 2 * requests end
     carried = deficit > 0 and {last, 0, 0, deficit, requests}
   end
   deficit, last, since, since_ns = settled(last, since, since_ns, deficit, requests, period, now)
@@ -39,7 +41,9 @@ function algorithm.take(s, requests, _, period, now, hits, count_rejected)
     return carried, false
   else
     allowed = false
-    if count_rejected and hits > 0 then deficit, taken = math.min(deficit + hits, 2 * requests), true end
+    if count_rejected and hits > 0 then
+      deficit, taken = math.max(deficit, math.min(deficit + hits, most(count_rejected, requests))), true
+    end
   end
   if taken then return deficit > 0 and {last, since, since_ns, deficit, requests}, allowed end
   return carried, allowed
@@ -59,8 +63,8 @@ end
 
 if general % 2 == 1 then
   -- correct does not give back tokens that a full bucket would not have gained, as in token_bucket.lua.
-  function algorithm.correct(s, requests, _, period, now, difference, at, was)
-    if difference > 0 then return algorithm.take(s, requests, requests, period, at, difference, true) end
+  function algorithm.correct(s, requests, _, period, now, difference, at, was, excess)
+    if difference > 0 then return algorithm.take(s, requests, requests, period, at, difference, excess or true) end
     if not s then return s end
     local deficit, last, since, since_ns = settled(s[1], s[2], s[3], s[4], s[5], period, now)
     local back = -difference

@@ -9,7 +9,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// Notice says that a key has used a part of its limit: a mark of warn_at.
+// Notice says that a key has used a part of its limit, a mark of warn_at, or that an estimate was cut
+// to the limit.
 type Notice struct {
 	Domain string
 	Rule   *descriptors.Rule
@@ -19,6 +20,8 @@ type Notice struct {
 	Used   uint64
 	Of     uint64    // the capacity of Limit
 	Until  time.Time // the end of the window; zero for a limit without windows
+
+	Estimate uint64 // hits that were cut to Of; 0: the key has reached a mark
 }
 
 // MaxAccounts is the most keys of limits with warn_at of which a limiter keeps an account.

@@ -19,7 +19,7 @@ func (l *Limiter) Check(ctx context.Context, r *Request, v *Verdict) error {
 	}
 	admitted, err := l.take(ctx, v)
 	for err == nil && v.again(admitted) {
-		err = l.takeChoice(ctx, v)
+		err = v.further(l.takeFurther(ctx, v))
 	}
 	return l.finish(r, v, admitted, err)
 }
@@ -37,6 +37,9 @@ func (l *Limiter) CheckNow(r *Request, v *Verdict) (decided bool, err error) {
 	admitted, decided := l.takeNow(v)
 	if !decided {
 		return false, nil
+	}
+	if v.again(admitted) { // as a store that has decided in place can do
+		l.store.TakeNow(v.choice.charges, v.choice.decisions)
 	}
 	return true, l.finish(r, v, admitted, nil)
 }
@@ -315,11 +318,17 @@ func (l *Limiter) add(c *charging, limit *descriptors.Limit, key []byte) {
 		held = len(v.parts.holds)
 		charge.Hold, charge.Exact, charge.Hits = &v.parts.holds[held-1], true, hits
 	}
-	v.terms = append(v.terms, term{limit, grant, charge.Hits, held})
-	if s.Group > 0 {
-		c.inGroup(charge)
-	}
+	v.terms = append(v.terms, term{limit: limit, grant: grant, hits: charge.Hits, hold: int32(held)})
 	v.notes = v.notes || limit.WarnAt[0] != 0
+	first := len(v.charges) - 1
+	if cuts(charge) {
+		v.cut(limit)
+	}
+	if s.Group > 0 {
+		for i := first; i < len(v.charges); i++ {
+			c.inGroup(&v.charges[i])
+		}
+	}
 }
 
 // end ends the charges of the descriptor. A quota without a charge, because of a grant, asks about
@@ -412,7 +421,7 @@ func (l *Limiter) CheckAll(q *Questions, decided func(indexes []int)) {
 		one.Err = l.finish(one.Request, one.Verdict, answer.Admitted, answer.Err)
 		return true
 	}, decided)
-	l.chooseAll(q, decided)
+	l.takeAllFurther(q, decided)
 }
 
 // Result is the answer to one descriptor, for programs that need no more.

@@ -289,6 +289,7 @@ func (l *Limiter) count(r *Request, v *Verdict, i int) {
 	if s.Hold != nil {
 		c.holds.add(v, s)
 		hits = s.charged()
+		l.countCuts(r, v, s, c)
 	}
 	if l.options.NearLimit > 0 && s.Outcome == Limited {
 		near = l.near(v, s, hits)

@@ -80,6 +80,15 @@ func (l *Limiter) Reset(ctx context.Context, r *Request) (keys []string, forgott
 		keys = append(keys, string(v.charges[i].Key))
 		l.accounts.reset(v.charges[i].KeyHash())
 	}
-	forgotten, err = l.store.Reset(ctx, v.charges)
+	if forgotten, err = l.store.Reset(ctx, v.charges); err != nil {
+		return keys, forgotten, err
+	}
+	var slots []store.Charge
+	for i := range v.charges {
+		if c := &v.charges[i]; c.Hold != nil && c.Limit.Algorithm != algorithms.Concurrency {
+			slots = append(slots, v.slot(c))
+		}
+	}
+	_, err = l.store.Reset(ctx, slots)
 	return keys, forgotten, err
 }

@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"cmp"
-	"context"
 	"iter"
 	"slices"
 
@@ -42,6 +41,8 @@ func (v *Verdict) WithRoom() iter.Seq[string] {
 type choice struct {
 	tried     int // index of the group that the last transaction has charged
 	begun     bool
+	admitted  bool           // by the first transaction
+	freed     bool           // the last transaction has freed slots, see frees
 	charges   []store.Charge // of the next transaction
 	decisions []algorithms.Decision
 	index     []int // of charges, in Verdict.charges
@@ -89,14 +90,19 @@ func (c *charging) inGroup(charge *store.Charge) {
 	}
 }
 
-// again reports whether the request takes one more transaction, which takeChoice or chooseAll
+// again reports whether the request takes one more transaction, which takeFurther or takeAllFurther
 // takes. admitted is the answer to the first one.
 func (v *Verdict) again(admitted bool) bool {
-	c := &v.choice
-	switch {
-	case len(v.Groups) == 0 || !admitted:
+	if len(v.Groups) == 0 && len(v.parts.holds) == 0 {
 		return false
-	case c.begun:
+	}
+	v.choice.admitted = admitted
+	return len(v.Groups) > 0 && admitted && !v.choice.freed && v.choose() || v.frees()
+}
+
+func (v *Verdict) choose() bool {
+	c := &v.choice
+	if c.begun {
 		v.learnChoice()
 	}
 	c.begun = true
@@ -110,7 +116,7 @@ func (v *Verdict) again(admitted bool) bool {
 			v.try(c.tried + 1)
 		}
 		if len(c.charges) > 0 {
-			c.decisions = slices.Grow(c.decisions[:0], len(c.charges))[:len(c.charges)]
+			c.room()
 			return true
 		}
 	}
@@ -194,6 +200,11 @@ func (v *Verdict) undo(group int) {
 	}
 }
 
+// room makes room for the decisions of the next transaction.
+func (c *choice) room() {
+	c.decisions = slices.Grow(c.decisions[:0], len(c.charges))[:len(c.charges)]
+}
+
 func (c *choice) add(i int, charge store.Charge) {
 	c.charges, c.index = append(c.charges, charge), append(c.index, i)
 }
@@ -224,14 +235,8 @@ func (v *Verdict) judge(admitted bool) {
 	}
 }
 
-// takeChoice takes the next transaction of a request with groups.
-func (l *Limiter) takeChoice(ctx context.Context, v *Verdict) error {
-	_, err := store.Take(ctx, l.store, v.choice.charges, v.choice.decisions)
-	return err
-}
-
-// chooseAll takes the further transactions of the questions in q.more.
-func (l *Limiter) chooseAll(q *Questions, decided func(indexes []int)) {
+// takeAllFurther takes the further transactions of the questions in q.more.
+func (l *Limiter) takeAllFurther(q *Questions, decided func(indexes []int)) {
 	for len(q.more) > 0 {
 		for _, i := range q.more {
 			c := &q.All[i].Verdict.choice
@@ -240,11 +245,12 @@ func (l *Limiter) chooseAll(q *Questions, decided func(indexes []int)) {
 		q.more = q.more[:0]
 		q.rest.Take(l.store, func(i, _ int, answer *store.Transaction) bool {
 			one := &q.All[i]
-			if answer.Err == nil && one.Verdict.again(true) {
+			v := one.Verdict
+			if answer.Err == nil && v.again(v.choice.admitted) {
 				q.more = append(q.more, i)
 				return false
 			}
-			one.Err = l.finish(one.Request, one.Verdict, true, answer.Err)
+			one.Err = l.finish(one.Request, v, v.choice.admitted, v.further(answer.Err))
 			return true
 		}, decided)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -68,9 +67,9 @@ func (s *DescriptorStatus) charged() int64 {
 }
 
 type holdCounts struct {
-	begun, repeated, ended, released, unseen atomic.Uint64
-	estimate, cost                           atomic.Uint64 // hits
-	held                                     held
+	begun, repeated, ended, released, unseen, cut atomic.Uint64
+	estimate, cost                                atomic.Uint64 // hits
+	held                                          held
 }
 
 // HoldTally is the number of holders of a rule since the start, by their first limit with holders.
@@ -79,6 +78,7 @@ type HoldTally struct {
 	Repeated uint64 // begins of a holder that held already
 	Ended    uint64 // ends of a holder that held
 	Released uint64 // holders that held until an operator released them
+	Cut      uint64 // admitted begins with an estimate above the capacity, which was cut to the capacity
 	Unseen   uint64 // ends of a holder that was not known. Concurrency does not remember denied holders: their ends are counted here
 
 	// Of the ended holders, by their first rate limit: the hits at the begins, and the hits at the
@@ -105,7 +105,7 @@ func (c *holdCounts) add(v *Verdict, s *DescriptorStatus) {
 		c.repeated.Add(1)
 	case s.Hold.Phase == algorithms.HoldBegin:
 		if s.Hits > 0 && !v.OverLimit && v.decisions[first].Allowed {
-			s.Held = uint32(min(s.Hits, math.MaxUint32))
+			s.Held = uint32(v.charges[first].Hits)
 			c.begun.Add(1)
 			if s.Hold.Now != 0 {
 				c.held.begin(s.Hold.Now, s.Hold.AtMost)
@@ -138,7 +138,7 @@ func (c *Counts) Holds(now time.Time) HoldTally {
 	held, ranOut := c.holds.held.read(now)
 	return HoldTally{
 		Begun: c.holds.begun.Load(), Repeated: c.holds.repeated.Load(), Ended: c.holds.ended.Load(), Unseen: c.holds.unseen.Load(),
-		Released: c.holds.released.Load(), Estimate: c.holds.estimate.Load(), Cost: c.holds.cost.Load(),
+		Released: c.holds.released.Load(), Cut: c.holds.cut.Load(), Estimate: c.holds.estimate.Load(), Cost: c.holds.cost.Load(),
 		Held: held, RanOut: ranOut,
 	}
 }
@@ -368,6 +368,11 @@ func (l *Limiter) Release(ctx context.Context, domain string, entries []Entry, h
 	}
 	if _, err := store.Take(ctx, l.store, v.charges, v.decisions); err != nil {
 		return nil, err
+	}
+	if v.frees() {
+		if err := l.takeFurther(ctx, &v); err != nil {
+			return nil, err
+		}
 	}
 	if was := v.charges[0].Hold.Was; was.Status == algorithms.HoldHeld {
 		counts.holds.released.Add(1)

@@ -52,7 +52,7 @@ type Options struct {
 	Quota        bool    // every limit is a quota; a request with a descriptor that no limit applies to passes
 	NeedRules    bool    // requests fail with ErrNoRules before the first SetRules; else they pass
 
-	// OnNotice is called when a key crosses a mark of warn_at, on the goroutine that decides the
+	// OnNotice is called when a key crosses a mark of warn_at, and when an estimate is cut, on the goroutine that decides the
 	// request. OnNotice must not wait, and must be safe for concurrent use. Nil: notices are only
 	// counted.
 	OnNotice func(*Notice)

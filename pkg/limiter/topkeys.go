@@ -273,6 +273,9 @@ func (t *tracking) count(r *Request, v *Verdict) {
 	t.keys.Run()
 	for i := range v.charges {
 		c, d := &v.charges[i], &v.decisions[i]
+		if v.terms[i].slot {
+			continue
+		}
 		hits := c.Hits
 		if c.Hold != nil {
 			hits = asked(c)

@@ -57,7 +57,8 @@ type term struct {
 	limit *descriptors.Limit
 	grant *Grant // changed the limit; nil without one
 	hits  int64  // of the charge; of a group that is only asked, the hits that it would be charged
-	hold  int    // 1 + index in Verdict.holds; 0: none
+	hold  int32  // 1 + index in Verdict.holds; 0: none
+	slot  bool   // the slot of the charge before, see cut
 }
 
 // Outcome is the treatment of a descriptor.
@@ -109,7 +110,7 @@ type DescriptorStatus struct {
 }
 
 func (v *Verdict) reset() {
-	v.OverLimit, v.SoftBreach, v.notes = false, false, false
+	v.OverLimit, v.SoftBreach, v.notes, v.choice.freed = false, false, false, false
 	v.Statuses, v.charges = v.Statuses[:0], v.charges[:0]
 	v.keys, v.limits = v.keys[:0], v.limits[:0]
 	v.terms, v.replaced, v.parts.holds, v.parts.formers, v.Groups = v.terms[:0], v.replaced[:0], v.parts.holds[:0], v.parts.formers[:0], v.Groups[:0]

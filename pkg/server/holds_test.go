@@ -115,6 +115,7 @@ func TestMetricsOfHolders(t *testing.T) {
 		want := map[string]float64{
 			`weir_holds_total{domain="edge",event="begun",rule="tenant"}`:        2,
 			`weir_holds_total{domain="edge",event="repeated",rule="tenant"}`:     1,
+			`weir_holds_total{domain="edge",event="cut",rule="tenant"}`:          0,
 			`weir_holds_total{domain="edge",event="ended",rule="tenant"}`:        1,
 			`weir_holds_total{domain="edge",event="ended_unseen",rule="tenant"}`: 1,
 			`weir_holds_total{domain="edge",event="released",rule="tenant"}`:     0,

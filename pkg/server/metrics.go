@@ -164,6 +164,7 @@ func (s *Server) collectHolds(to metrics.Scrape) {
 		t := r.Counts.Holds(now)
 		for event, n := range map[string]uint64{
 			"begun": t.Begun, "repeated": t.Repeated, "ended": t.Ended, "ended_unseen": t.Unseen, "released": t.Released, "ran_out": t.RanOut,
+			"cut": t.Cut,
 		} {
 			to.Counter("holds_total", n, r.Domain, r.Path, event)
 		}

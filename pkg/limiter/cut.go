@@ -1,0 +1,104 @@
+package limiter
+
+import (
+	"context"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+// An estimate above the capacity of its limit is cut to the capacity: the request passes when the
+// key has all of its limit. The end of the request charges the true cost. While the limit gains
+// hits, several such requests could pass before the first one ends. So each takes the one slot of
+// its key.
+
+// cuts reports whether the hits of a begin are an estimate that its limit never has.
+func cuts(c *store.Charge) bool {
+	return c.Hold != nil && c.Hold.Phase == algorithms.HoldBegin && c.Limit.Algorithm != algorithms.Concurrency &&
+		c.Limit.Requests > 0 && c.Hits > int64(c.Limit.Capacity())
+}
+
+// slotSuffix makes the key of a slot from the key of its limit.
+const slotSuffix = "/cut"
+
+// slot returns the charge of the slot of a charge with a holder, but for its Hold.
+func (v *Verdict) slot(c *store.Charge) store.Charge {
+	from := len(v.keys)
+	v.keys = append(append(v.keys, c.Key...), slotSuffix...)
+	key := v.keys[from:]
+	return store.Charge{
+		Key: key, Limit: algorithms.Limit{Algorithm: algorithms.Concurrency, Requests: 1}, Hits: 1,
+		Rule: c.Rule, Mode: c.Mode, OnError: c.OnError, Exact: true, Hash: store.HashOf(key),
+	}
+}
+
+// cut cuts the estimate of the last charge, and adds the charge of its slot.
+func (v *Verdict) cut(limit *descriptors.Limit) {
+	n := len(v.charges) - 1
+	c, t := &v.charges[n], &v.terms[n]
+	c.Hits = int64(c.Limit.Capacity())
+	t.hits = c.Hits
+	slot := v.slot(c)
+	v.parts.holds = append(v.parts.holds, *c.Hold)
+	slot.Hold = &v.parts.holds[len(v.parts.holds)-1]
+	v.limits = append(v.limits, descriptors.Limit{
+		Limit: slot.Limit, Name: limit.Name, AtMost: limit.AtMost, OnStoreError: limit.OnStoreError, Sharing: descriptors.SharingExact,
+	})
+	v.charges = append(v.charges, slot)
+	v.terms = append(v.terms, term{limit: &v.limits[len(v.limits)-1], hits: 1, hold: int32(len(v.parts.holds)), slot: true})
+}
+
+// frees makes the next transaction of v free the slots of the estimates that were cut, and reports
+// whether there are any. The holder of such an estimate has held all of its limit.
+func (v *Verdict) frees() bool {
+	if len(v.parts.holds) == 0 || v.choice.freed {
+		return false
+	}
+	c := &v.choice
+	c.charges, c.index, c.freed = c.charges[:0], c.index[:0], true
+	for i := range v.charges {
+		charge := &v.charges[i]
+		if h := charge.Hold; h == nil || h.Phase == algorithms.HoldBegin || h.Was.Status != algorithms.HoldHeld ||
+			charge.Limit.Algorithm == algorithms.Concurrency || h.Was.Hits < charge.Limit.Capacity() {
+			continue
+		}
+		slot := v.slot(charge)
+		hold := store.Hold{Phase: charge.Hold.Phase, Holder: charge.Hold.Holder, AtMost: charge.Hold.AtMost}
+		slot.Hold, slot.Hits = &hold, 0
+		c.charges = append(c.charges, slot)
+	}
+	c.room()
+	return len(c.charges) > 0
+}
+
+// further returns the error of the request for an error of a further transaction. A slot that was
+// not freed is free at its at_most.
+func (v *Verdict) further(err error) error {
+	if v.choice.freed {
+		return nil
+	}
+	return err
+}
+
+// takeFurther takes the next transaction of v.
+func (l *Limiter) takeFurther(ctx context.Context, v *Verdict) error {
+	_, err := store.Take(ctx, l.store, v.choice.charges, v.choice.decisions)
+	return err
+}
+
+// countCuts counts the estimates of an admitted begin that were cut, and gives a notice of each.
+func (l *Limiter) countCuts(r *Request, v *Verdict, s *DescriptorStatus, c *Counts) {
+	for i := s.charge; i < s.charge+s.count-1; i++ {
+		charge, t := &v.charges[i], &v.terms[i]
+		if !v.terms[i+1].slot || v.OverLimit || !v.decisions[i].Allowed || charge.Hold == nil || charge.Hold.Was.Status == algorithms.HoldHeld {
+			continue
+		}
+		c.holds.cut.Add(1)
+		if l.options.OnNotice != nil {
+			l.options.OnNotice(&Notice{
+				Domain: r.Domain, Rule: s.Rule, Key: string(charge.Key), Limit: *t.limit, Estimate: uint64(s.Hits), Of: uint64(t.hits),
+			})
+		}
+	}
+}

@@ -1,0 +1,186 @@
+package limiter_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weirproxy/weir/internal/testing/must"
+	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/store"
+)
+
+const cutRules = `domain: edge
+descriptors:
+  - key: bucket
+    rate_limit: {algorithm: token_bucket, requests_per_unit: 100, unit: minute, hold: {begin: r, end: d, at_most: 10m}}
+  - key: window
+    rate_limit: {requests_per_unit: 100, unit: minute, hold: {begin: r, end: d, at_most: 10m}}
+  - key: both
+    rate_limits:
+      - {algorithm: token_bucket, requests_per_unit: 100, unit: minute, hold: {begin: r, end: d, at_most: 10m}}
+      - {requests_per_unit: 1000, unit: day, hold: {begin: r, end: d, at_most: 10m}}
+`
+
+func TestAnEstimateAboveTheLimitIsCutToTheLimit(t *testing.T) {
+	for name, steps := range map[string][]step{
+		"a first request passes, and owes all that it cost": {
+			{[]string{"bucket=a,r=1 hits=5000"}, "OK ok:0/100"},
+			{[]string{"bucket=a,d=1 hits=301"}, "OK ok:0/100"},
+			{[]string{"wait 2m0s"}, ""},
+			{[]string{"bucket=a,r=2"}, "OVER over:0/100"},
+			{[]string{"wait 2s"}, ""}, // 201 of debt, and 203 gained
+			{[]string{"bucket=a,r=2"}, "OK ok:1/100"},
+		},
+		"a cheap one gives back": {
+			{[]string{"bucket=a,r=1 hits=5000"}, "OK ok:0/100"},
+			{[]string{"bucket=a,d=1 hits=40"}, "OK ok:60/100"},
+		},
+		"one at a time, although the bucket is full again": {
+			{[]string{"bucket=a,r=1 hits=5000"}, "OK ok:0/100"},
+			{[]string{"wait 1m0s"}, ""},
+			{[]string{"bucket=a,r=2 hits=5000"}, "OVER over:0/1"},
+			{[]string{"bucket=a,r=3 hits=100"}, "OK ok:0/100"}, // this one fits
+			{[]string{"wait 1m0s"}, ""},
+			{[]string{"bucket=a,d=2 hits=0"}, "OK ok:100/100"}, // an end of a denied begin frees nothing
+			{[]string{"bucket=a,r=2 hits=5000"}, "OVER over:0/1"},
+			{[]string{"bucket=a,d=1 hits=100"}, "OK ok:100/100"},
+			{[]string{"bucket=a,r=2 hits=5000"}, "OK ok:0/100"},
+		},
+		"one at a time, also in the next window": {
+			{[]string{"window=a,r=1 hits=101"}, "OK ok:0/100"},
+			{[]string{"wait 1m0s"}, ""},
+			{[]string{"window=a,r=2 hits=101"}, "OVER over:0/1"},
+			{[]string{"window=b,r=3 hits=101"}, "OK ok:0/100"}, // another key
+			{[]string{"window=a,d=1 hits=5000"}, "OK ok:0/100"},
+			{[]string{"wait 1m0s"}, ""},
+			{[]string{"window=a,r=2 hits=101"}, "OK ok:0/100"},
+		},
+		"a slot is free at at_most": {
+			{[]string{"bucket=a,r=1 hits=101"}, "OK ok:0/100"},
+			{[]string{"wait 9m59s"}, ""},
+			{[]string{"bucket=a,r=2 hits=101"}, "OVER over:0/1"},
+			{[]string{"wait 1s"}, ""},
+			{[]string{"bucket=a,r=2 hits=101"}, "OK ok:0/100"},
+		},
+		"a key that has used some of its limit": {
+			{[]string{"bucket=a,r=1 hits=1"}, "OK ok:99/100"},
+			{[]string{"bucket=a,r=2 hits=101"}, "OVER over:99/100"},
+			{[]string{"bucket=a,d=1 hits=0"}, "OK ok:100/100"},
+			{[]string{"bucket=a,r=2 hits=101"}, "OK ok:0/100"},
+		},
+		"a larger limit beside it holds the whole estimate": {
+			{[]string{"both=a,r=1 hits=600"}, "OK ok:0/100"},
+			{[]string{"both=a,d=1 hits=700"}, "OK ok:0/100"},
+			{[]string{"wait 10m0s"}, ""},
+			{[]string{"both=a,r=2 hits=301"}, "OVER over:300/1000"},
+			{[]string{"both=a,r=3 hits=300"}, "OK ok:0/100"},
+		},
+		"a probe and a repeat": {
+			{[]string{"bucket=a,r=1 hits=0"}, "OK ok:100/100"},
+			{[]string{"bucket=a,r=1 hits=101"}, "OK ok:0/100"},
+			{[]string{"bucket=a,r=1 hits=101"}, "OK ok:0/100"},
+			{[]string{"bucket=a,d=1 hits=100"}, "OK ok:0/100"},
+			{[]string{"bucket=a,d=1 hits=100"}, "OK ok:0/100"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, cutRules)
+				for i, s := range steps {
+					if wait, ok := strings.CutPrefix(s.ask[0], "wait "); ok {
+						time.Sleep(must.Get(time.ParseDuration(wait))(t))
+					} else if got := f.check(request("edge", s.ask...)); got != s.want {
+						t.Errorf("step %d, %v: got %s; want %s", i, s.ask, got, s.want)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestACutEstimateIsCountedAndNoticed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var notices []string
+		f := newFixtureWith(t, cutRules, limiter.Options{Now: time.Now, OnNotice: func(n *limiter.Notice) {
+			notices = append(notices, fmt.Sprintf("%s %s %d of %d", n.Rule.Path, n.Key, n.Estimate, n.Of))
+		}})
+		for _, r := range []string{"r=1 hits=100", "d=1 hits=0", "r=2 hits=101", "r=2 hits=101", "r=3 hits=101"} {
+			f.check(request("edge", "bucket=a,"+r))
+		}
+		if got := holdTally(f, "bucket"); got.Cut != 1 || got.Begun != 2 || got.Repeated != 1 {
+			t.Errorf("got %+v; want one cut", got)
+		}
+		want := []string{"bucket 4:edge|6:bucket=1:a#token_bucket/1m 101 of 100"}
+		if diff := cmp.Diff(want, notices); diff != "" {
+			t.Errorf("notices (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestReleaseAndResetFreeTheSlotOfACutEstimate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, cutRules)
+		f.check(request("edge", "bucket=a,r=1 hits=101"))
+		must.Get(f.Release(t.Context(), "edge", []limiter.Entry{{Key: "bucket", Value: "a"}}, store.HolderOf([]byte("1"))))(t)
+		if got := f.check(request("edge", "bucket=a,r=2 hits=101")); got != "OK ok:0/100" {
+			t.Errorf("after the release: got %s", got)
+		}
+		if _, _, err := f.Reset(t.Context(), request("edge", "bucket=a")); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.check(request("edge", "bucket=a,r=3 hits=101")); got != "OK ok:0/100" {
+			t.Errorf("after the reset: got %s", got)
+		}
+	})
+}
+
+func TestACutEstimateGoesToTheFirstGroupThatIsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, `domain: edge
+descriptors:
+  - key: pt
+    quota_mode: true
+    group: pt
+    rate_limit: {algorithm: token_bucket, requests_per_unit: 100, unit: minute, hold: {begin: r, end: d, at_most: 10m}}
+  - key: od
+    quota_mode: true
+    group: od
+    rate_limit: {algorithm: token_bucket, requests_per_unit: 200, unit: minute, hold: {begin: r, end: d, at_most: 10m}}
+`)
+		both := func(holder string) *limiter.Request { return request("edge", "pt=a,"+holder, "od=a,"+holder) }
+		for i, s := range []struct {
+			wait time.Duration
+			ask  string
+			want bool // over limit
+			room string
+		}{
+			{0, "r=1 hits=300", false, "[pt od]"},
+			{0, "r=2 hits=300", false, "[od]"},
+			{0, "r=3 hits=300", true, "[]"},
+			{time.Minute, "r=3 hits=300", true, "[]"}, // both are full again, and both slots are taken
+			{0, "d=2 hits=5", true, "[]"},
+		} {
+			time.Sleep(s.wait)
+			var v limiter.Verdict
+			if err := f.Check(t.Context(), both(s.ask), &v); err != nil {
+				t.Fatal(err)
+			}
+			if s.ask[0] == 'd' {
+				continue
+			}
+			if got := fmt.Sprint(slices.Collect(v.WithRoom())); v.OverLimit != s.want || got != s.room {
+				t.Errorf("step %d: over limit %t, room in %s; want %t, %s", i, v.OverLimit, got, s.want, s.room)
+			}
+		}
+		var v limiter.Verdict
+		if err := f.Check(t.Context(), both("r=4 hits=300"), &v); err != nil || v.OverLimit || fmt.Sprint(slices.Collect(v.WithRoom())) != "[od]" {
+			t.Errorf("after an end: %v, over limit %t, room in %v", err, v.OverLimit, slices.Collect(v.WithRoom()))
+		}
+	})
+}

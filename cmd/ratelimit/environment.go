@@ -54,8 +54,6 @@ func port(to *int) settings.Value { return settings.Integer(to, 0, math.MaxUint1
 
 func powers() []string { return []string{"refund", "override"} }
 
-func power(s string) error { return settings.Choice(new(string), powers()...).Set(s) }
-
 // group is variables that the document shows together.
 type group struct {
 	title     string
@@ -187,7 +185,7 @@ func moreVariables(c *config) []variable {
 		{"WEIR_HTTP_JSON", settings.OneOf(
 			&c.Server.JSON.From, []string{"off", "loopback", "on"}, server.JSONOff, server.JSONFromLoopback, server.JSONFromAnywhere,
 		), "on"},
-		{"WEIR_HTTP_JSON_ALLOW", settings.List(&r.allowedJSON, "power", power), strings.Join(powers(), ",")},
+		{"WEIR_HTTP_JSON_ALLOW", settings.List(&r.allowedJSON, "power", settings.Among(powers())), strings.Join(powers(), ",")},
 		{"WEIR_PPROF", settings.OneOf(&c.Pages.Pprof, []string{"loopback", "on"}, false, true), "loopback"},
 		{"WEIR_STATE_DIR", text(&c.State.Dir, nil), ""},
 		{"WEIR_LOG_DENIALS", settings.Rate(&c.Pages.LogDenials, admin.MaxLogDenials), "0"},

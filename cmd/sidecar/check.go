@@ -166,7 +166,7 @@ func loadRules(paths []string, file string, bounds ruleBounds) (*descriptors.Rul
 	if err := settingsFormat(file); err != nil {
 		return nil, 0, nil, usage("--config: %q: %w", file, err)
 	}
-	if err := settings.Choice(&bounds.store, stores()...).Set(bounds.store); err != nil {
+	if err := settings.Among(stores())(bounds.store); err != nil {
 		return nil, 0, nil, usage("--store: %w", err)
 	}
 	var granularity time.Duration

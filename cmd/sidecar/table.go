@@ -145,7 +145,7 @@ func listenerSettings(c *config) []setting {
 				"reach --http-address",
 		},
 		{
-			"http-json-allow", "", settings.List(&c.AllowedJSON, "power", power),
+			"http-json-allow", "", settings.List(&c.AllowedJSON, "power", settings.Among(powers())),
 			"allow to /json, beside charges: " + strings.Join(powers(), ", "),
 		},
 		{
@@ -335,7 +335,7 @@ func boundSettings(c *config) []setting {
 func answerSettings(c *config) []setting {
 	return []setting{
 		{
-			"response-headers", "", settings.List(&c.ResponseHeaders, "style", headerStyle),
+			"response-headers", "", settings.List(&c.ResponseHeaders, "style", settings.Among(headerStyles())),
 			"headers for Envoy to add to responses: " + strings.Join(headerStyles(), ", "),
 		},
 		{
@@ -383,16 +383,6 @@ func settingsFormat(path string) error {
 		return nil
 	}
 	return errors.New("must be a file whose name ends in .yaml, .yml, .toml or .json")
-}
-
-// headerStyle accepts a style of response headers.
-func headerStyle(s string) error {
-	return settings.Choice(new(string), headerStyles()...).Set(s)
-}
-
-// power accepts a value of --http-json-allow.
-func power(s string) error {
-	return settings.Choice(new(string), powers()...).Set(s)
 }
 
 // hostName accepts a name that a Host header may have.

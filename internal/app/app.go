@@ -211,16 +211,13 @@ func (p *process) keepState(ctx context.Context) (err error) {
 	if p.state, err = snapshots.Open(ctx, o); err != nil {
 		return &PartError{PartState, err}
 	}
-	p.onClose(func() { p.leave(context.WithoutCancel(ctx)) })
+	p.onClose(func() { // keeps the owed hits and holders for the next process; nobody uses the stores any more
+		if left := p.stores.leave(); len(left) > 0 {
+			_ = p.state.Leave(context.WithoutCancel(ctx), left) // logged
+		}
+	})
 	p.beside(p.state.Run)
 	return p.register(p.state.Metrics())
-}
-
-// leave keeps the owed hits and holders for the next process. Nobody uses the stores any more.
-func (p *process) leave(ctx context.Context) {
-	if left := p.stores.leave(); len(left) > 0 {
-		_ = p.state.Leave(ctx, left) // logged
-	}
 }
 
 // keepGrants loads the grants that are kept in Redis or in the directory of the counts.
@@ -304,7 +301,7 @@ func (p *process) newServers(context.Context) (err error) {
 	o := p.Pages
 	o.Limiter, o.Logger, o.Registry, o.Ready = p.limiter, p.Logger, p.registry, p.ready
 	o.Service, o.Reflection, o.Version, o.Revision = p.server, s.Reflection, build.Version, build.Revision
-	o.Memory = p.stores.Memory
+	o.Memory = p.stores.memory.Stats
 	if p.stores.redis != nil {
 		o.Store = p.stores.Health
 	}
@@ -355,7 +352,7 @@ func (p *process) report(context.Context) (err error) {
 		Loads: func() (succeeded, refused uint64) { now := p.reloader.Status(); return now.Loads, now.Refusals },
 	}
 	if p.stores.shared != nil && p.Limiter.Remembered {
-		o.LocalCache = p.stores.Remembered
+		o.LocalCache = func() int { return p.stores.shared.Stats().Denials.Keys }
 	}
 	p.figures, err = statistics.New(o)
 	if err != nil {

@@ -119,9 +119,6 @@ func (s *Stores) Unfit(ctx context.Context) error {
 	return nil
 }
 
-// Memory returns the counts of the store in memory.
-func (s *Stores) Memory() memstore.Stats { return s.memory.Stats() }
-
 func (s *Stores) register(registry prometheus.Registerer) error {
 	if s.redis == nil {
 		return nil
@@ -130,9 +127,6 @@ func (s *Stores) register(registry prometheus.Registerer) error {
 		return remoteStats{s.shared.Stats(), s.redis.Stats(), s.fleetSource()}
 	}))
 }
-
-// Remembered returns the number of keys of Redis whose denial is remembered here.
-func (s *Stores) Remembered() int { return s.shared.Stats().Denials.Keys }
 
 // DecidedWithout returns how many requests were decided without Redis, as it could not be asked.
 func (s *Stores) DecidedWithout() uint64 {

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,7 +56,7 @@ func (c *Conn) Primaries() []string {
 func (s *session) keepNodes() {
 	asked, addresses := time.Now(), s.addresses() // newSession has just asked
 	known := s.conn.Nodes() != nil
-	s.eachSecond(func() {
+	s.each(time.Second, func() {
 		now := s.addresses()
 		if !known || time.Since(asked) >= nodesInterval || !slices.Equal(now, addresses) {
 			asked, addresses = time.Now(), now
@@ -156,10 +157,9 @@ func readRange(of rueidis.RedisMessage) (first, last int64, primary rueidis.Redi
 	if len(parts) < 3 {
 		return 0, 0, primary, fmt.Errorf("%d parts: must be at least 3", len(parts))
 	}
-	if first, err = parts[0].AsInt64(); err != nil {
-		return 0, 0, primary, err
-	}
-	if last, err = parts[1].AsInt64(); err != nil {
+	first, err = parts[0].AsInt64()
+	last, wrong := parts[1].AsInt64()
+	if err = cmp.Or(err, wrong); err != nil {
 		return 0, 0, primary, err
 	}
 	if first < 0 || last < first || last >= int64(len(Nodes{})) {

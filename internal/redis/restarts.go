@@ -27,8 +27,7 @@ type node struct {
 	evicted uint64 // keys since the start
 }
 
-// memoryInterval is the time between two looks for evictions.
-const memoryInterval = time.Minute
+const memoryInterval = time.Minute // between two looks for evictions
 
 // Restarts returns how often a server has come back as another one: after a start, or as a replica
 // that has taken over. Such a server may have lost data. Restarts takes no lock.
@@ -76,18 +75,11 @@ func (c *Conn) meet(address string, info map[string]string) {
 
 // watchMemory looks for evictions until the session ends.
 func (s *session) watchMemory() {
-	tick := time.NewTicker(memoryInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-s.ctx.Done():
-			return
-		case <-tick.C:
-			for address, node := range s.client.Nodes() {
-				s.running.Go(func() { s.lookAtMemory(node, address) })
-			}
+	s.each(memoryInterval, func() {
+		for address, node := range s.client.Nodes() {
+			s.running.Go(func() { s.lookAtMemory(node, address) })
 		}
-	}
+	})
 }
 
 func (s *session) lookAtMemory(node rueidis.Client, address string) {

@@ -154,16 +154,16 @@ func (s *session) close() {
 // session ends. A reply too many shifts all replies after it, and package resp would notice that
 // only on an idle connection. rueidis then sends no PING of its own.
 func (s *session) keepOrder() {
-	s.eachSecond(func() {
+	s.each(time.Second, func() {
 		for _, node := range s.client.Nodes() {
 			s.running.Go(func() { s.pingInOrder(node) })
 		}
 	})
 }
 
-// eachSecond calls do each second until the session ends.
-func (s *session) eachSecond(do func()) {
-	tick := time.NewTicker(time.Second)
+// each calls do in each interval until the session ends.
+func (s *session) each(interval time.Duration, do func()) {
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {

@@ -84,6 +84,11 @@ func Secret(to *string) Value {
 // Choice accepts one of several words.
 func Choice(to *string, words ...string) Value { return OneOf(to, words, words...) }
 
+// Among returns the check of a text that must be one of several words.
+func Among(words []string) func(string) error {
+	return func(s string) error { return Choice(new(string), words...).Set(s) }
+}
+
 // OneOf accepts one of several words, and stores the value that belongs to the word.
 func OneOf[V any](to *V, words []string, values ...V) Value {
 	return oneOf(to, words, values, func(a, b string) bool { return a == b })

@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weirproxy/weir/internal/loglimit"
+	"github.com/weirproxy/weir/internal/wire/web"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -60,7 +61,7 @@ type Page struct {
 	sessions    *sessions
 	sampler     *sampler
 
-	pages, tails chan struct{} // places of open streams
+	pages, tails web.Places // of open streams
 	ending       context.Context
 	end          context.CancelFunc
 	sampling     sync.Once
@@ -74,7 +75,7 @@ func New(o Options) (*Page, error) {
 	}
 	p := &Page{
 		options: o, begun: time.Now(), crossOrigin: http.NewCrossOriginProtection(), calls: calls(o.Service), sessions: newSessions(),
-		sampler: newSampler(o.Service, o.Rules), pages: make(chan struct{}, maxStreams), tails: make(chan struct{}, maxStreams),
+		sampler: newSampler(o.Service, o.Rules), pages: make(web.Places, maxStreams), tails: make(web.Places, maxStreams),
 	}
 	var err error
 	if p.templates, err = template.ParseFS(files, "templates/*.html"); err != nil {

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/weirproxy/weir/internal/wire/web"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -43,7 +44,7 @@ type stream struct {
 }
 
 // open begins a stream, or answers with the reason against it. The caller must call close.
-func (p *Page) open(w http.ResponseWriter, r *http.Request, places chan struct{}) (s *stream, closing func()) {
+func (p *Page) open(w http.ResponseWriter, r *http.Request, places web.Places) (s *stream, closing func()) {
 	if r.Method == http.MethodHead { // no write could fail, so the place would be taken for as long as the client likes
 		w.Header().Set("Allow", http.MethodGet)
 		fail(w, http.StatusMethodNotAllowed, "a stream has no headers without a body: use GET")
@@ -53,9 +54,7 @@ func (p *Page) open(w http.ResponseWriter, r *http.Request, places chan struct{}
 		fail(w, http.StatusForbidden, "requests of pages of other sites are refused")
 		return nil, nil
 	}
-	select {
-	case places <- struct{}{}:
-	default:
+	if !places.Take() {
 		w.Header().Set("Retry-After", "5")
 		fail(w, http.StatusServiceUnavailable, fmt.Sprintf("%d pages are open already, which is the most: close one", cap(places)))
 		return nil, nil
@@ -70,7 +69,7 @@ func (p *Page) open(w http.ResponseWriter, r *http.Request, places chan struct{}
 	return s, func() {
 		stop()
 		cancel()
-		<-places
+		places.Give()
 	}
 }
 
@@ -183,8 +182,8 @@ func watchRequest(r *http.Request) (*adminv1.WatchRequest, error) {
 		}
 	}
 	for _, name := range q["outcome"] {
-		n, ok := adminv1.Outcome_value["OUTCOME_"+strings.ToUpper(name)]
-		if !ok || n == 0 {
+		n := adminv1.Outcome_value["OUTCOME_"+strings.ToUpper(name)]
+		if n == 0 {
 			return nil, fmt.Errorf("outcome: %q: must be one of "+
 				"over_limit, ok, shadowed, unlimited, replaced, not_limited, unmatched, no_domain, failed", name)
 		}

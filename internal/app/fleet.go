@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/weirproxy/weir/internal/zones"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
@@ -35,11 +36,18 @@ func (s *Stores) assume(setting, remembered int) {
 
 // follow divides limits among the processes by the requests that each has admitted, while Redis
 // does not answer. Denied requests do not count: a flood at one process would take the limits of
-// the others.
+// the others. follow also compares the time zones with the other processes, while a rule needs one.
 func (s *Stores) follow(l *limiter.Limiter) {
-	if s.redis != nil {
-		s.redis.Follow(func() uint64 { return l.Requests().OK })
+	if s.redis == nil {
+		return
 	}
+	s.redis.Follow(func() uint64 { return l.Requests().OK })
+	s.redis.CompareZones(func() string {
+		if l.Rules().NeedsZones() {
+			return zones.Version
+		}
+		return ""
+	})
 }
 
 func (s *Stores) fleetSource() fleetSource {

@@ -31,6 +31,7 @@ func newRemoteCollector(stats func() remoteStats) prometheus.Collector {
 		metrics.New("carried_holds_total", "Begins and ends of holders that were decided without the remote store, of which it is told later."),
 		metrics.New("fleet_size", "Processes that share the remote store, and divide the hits that are left while the store does not answer. "+
 			"The source is counted, remembered, setting or unknown.", "source"),
+		metrics.New("other_zones", "Releases of the time zones that processes which share the remote store have, and this one does not, while a rule needs a time zone."),
 		metrics.New("share", "Part of the hits that are left which this process admits while the store does not answer."),
 
 		metrics.New("request_duration_seconds", "Time from a question to the remote store to its answer."),
@@ -82,6 +83,7 @@ func collectRemote(to metrics.Scrape, s remoteStats) {
 	to.Counter("carried_hits_total", s.Carried)
 	to.Counter("carried_holds_total", s.Holders)
 	to.Gauge("fleet_size", float64(s.Fleet), string(s.fleet))
+	to.Gauge("other_zones", float64(s.redis.OtherZones))
 	to.Gauge("share", s.Share)
 	to.Histogram("request_duration_seconds", s.redis.RoundTrip)
 	to.Counter("round_trips_total", s.redis.RoundTrips)

@@ -29,7 +29,7 @@ func TestFiguresOfARemoteStoreAreMetrics(t *testing.T) {
 				Denials: shared.Denials{Requests: 10, Keys: 11},
 			},
 			redis: redisstore.Stats{
-				RoundTrip: took.Snapshot(), RoundTrips: 8, Transactions: 9, DeferredHits: 12, LostHits: 13, UnknownHits: 18, ExpiredHits: 19, OwedKeys: 20, Disagreements: 14, InvalidReplies: 15, SeededKeys: 22, EvictedKeys: 23,
+				RoundTrip: took.Snapshot(), RoundTrips: 8, Transactions: 9, DeferredHits: 12, LostHits: 13, UnknownHits: 18, ExpiredHits: 19, OwedKeys: 20, Disagreements: 14, InvalidReplies: 15, SeededKeys: 22, EvictedKeys: 23, OtherZones: 24,
 			},
 			fleet: fleetSetting,
 		}
@@ -55,6 +55,7 @@ func TestFiguresOfARemoteStoreAreMetrics(t *testing.T) {
 			"weir_store_carried_holds_total":                      21,
 			`weir_store_fleet_size{source="setting"}`:             17,
 			"weir_store_share":                                    0.5,
+			"weir_store_other_zones":                              24,
 			"weir_store_round_trips_total":                        8,
 			"weir_store_transactions_total":                       9,
 			"weir_store_denied_locally_total":                     10,

@@ -63,6 +63,16 @@ func (c *calendars) zone(name string) (zone *time.Location, mistake string) {
 	return zone, ""
 }
 
+// zoned reports whether a calendar has a time zone other than UTC.
+func (c *calendars) zoned() bool {
+	for s := range c.known {
+		if s.Zone != nil && s.Zone != time.UTC {
+			return true
+		}
+	}
+	return false
+}
+
 // calendarUnit returns the unit of a calendar, 0 for units that have none.
 func (u Unit) calendarUnit() algorithms.CalendarUnit {
 	switch u {

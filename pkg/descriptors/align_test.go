@@ -55,6 +55,20 @@ func TestAnAlignmentIsReadAsWritten(t *testing.T) {
 	}
 }
 
+func TestRulesNeedZonesForACalendarOutsideUTC(t *testing.T) {
+	for limit, want := range map[string]bool{
+		"{unit: month, requests_per_unit: 5}":                                             false,
+		"{unit: month, requests_per_unit: 5, align: {to: calendar}}":                      false,
+		"{unit: month, requests_per_unit: 5, align: {to: calendar, zone: UTC}}":           false,
+		"{unit: month, requests_per_unit: 5, align: {to: first_hit}}":                     false,
+		"{unit: month, requests_per_unit: 5, align: {to: calendar, zone: Europe/Berlin}}": true,
+	} {
+		if got := load(t, "domain: edge\ndefault: "+limit).NeedsZones(); got != want {
+			t.Errorf("%s: needs zones %t, want %t", limit, got, want)
+		}
+	}
+}
+
 // Two windows that differ must not add their hits to one count.
 func TestKeysOfTwoAlignmentsDiffer(t *testing.T) {
 	limits := []string{"{unit: month, requests_per_unit: 5}", "{unit: day, unit_multiplier: 30, requests_per_unit: 5, align: {to: calendar}}"}

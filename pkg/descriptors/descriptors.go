@@ -124,7 +124,8 @@ type Rules struct {
 	only    *Domain // the one of domains, if there is one
 	all     []*Rule
 
-	mostLimits int // of one rule
+	mostLimits int  // of one rule
+	zoned      bool // a calendar has a time zone other than UTC
 
 	once     sync.Once // for digest
 	meanings []meaning // of all
@@ -148,6 +149,10 @@ func (r *Rules) Domains() []*Domain {
 // are sorted by name. Within a domain, the order is that of the document, with the default last.
 // The caller must not change the slice.
 func (r *Rules) All() []*Rule { return r.all }
+
+// NeedsZones reports whether a limit, or a line of a table, follows the calendar of a time zone
+// other than UTC.
+func (r *Rules) NeedsZones() bool { return r.zoned }
 
 // MostLimits returns the number of limits of the rule with the most limits, at most MaxLimits.
 func (r *Rules) MostLimits() int { return r.mostLimits }

@@ -125,6 +125,7 @@ func Load(sources []Source, o Options) (*Rules, []Warning, error) {
 	if len(mistakes) > 0 {
 		return nil, warnings, mistakes
 	}
+	rules.zoned = dates.zoned()
 	for _, d := range rules.Domains() {
 		if len(rules.domains) == 1 {
 			rules.only = d

@@ -37,6 +37,7 @@ type fleet struct {
 	lost atomic.Int64  // when Redis was first found away, in microseconds since the start of the store; 0: it is not
 
 	wasReset func() // is called after a reset by another process
+	zones    zoneReleases
 
 	// Of the goroutine of run.
 	first, last int64  // beats of a row without a gap, in microseconds of Redis's time; 0: the last beat had no answer
@@ -65,9 +66,13 @@ func newFleet(s *server) (*fleet, error) {
 	if err != nil {
 		return nil, err
 	}
+	compare, err := scriptParts.ReadFile("script/zones.lua")
+	if err != nil {
+		return nil, err
+	}
 	return &fleet{
 		server: s, script: rueidis.NewLuaScript(string(text)), begun: make(chan struct{}), back: make(chan struct{}, 1),
-		owes: func() bool { return false },
+		owes: func() bool { return false }, zones: zoneReleases{server: s, script: rueidis.NewLuaScript(string(compare))},
 	}, nil
 }
 
@@ -162,6 +167,7 @@ func (f *fleet) beat(ctx context.Context, leaves bool) {
 		f.heard(answer[1])
 		f.learnTold(answer[3] + max(0, f.server.processes.Load()-answer[1]))
 		f.move(uint64(answer[4])<<32|uint64(answer[5]), answer[6] == 1)
+		f.zones.compare(ctx, client, answer[0], f.rest())
 	}
 }
 

@@ -313,6 +313,7 @@ func (s *Store) Stats() Stats {
 
 		Fleet:        s.fleetSize(),
 		FleetCounted: s.processes.Load() > 0,
+		OtherZones:   int(s.fleet.zones.others.Load()),
 
 		Disagreements: s.metrics.disagreements.Load(),
 

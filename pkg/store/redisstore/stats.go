@@ -39,6 +39,7 @@ type Stats struct {
 
 	Fleet        int  // see [store.Health]
 	FleetCounted bool // Redis has counted the processes, see [Store.Assume]
+	OtherZones   int  // releases of time zones that other processes have, see [Store.CompareZones]
 
 	Disagreements uint64 // transactions of which the script and package algorithms gave different verdicts; the script's counts
 

@@ -264,7 +264,7 @@ func (r *replay) decide(q request) []byte {
 	if q.phase != 0 {
 		d = r.hold(c, q)
 	} else {
-		d = r.charge(c, q.hits, r.countRejected)
+		d = r.charge(c, q.hits, algorithms.Counting(r.countRejected))
 	}
 	never := q.hits > int64(r.limit.Capacity()) && !d.Allowed
 	if never {
@@ -283,20 +283,20 @@ func (r *replay) decide(q request) []byte {
 	return r.buf
 }
 
-func (r *replay) charge(c *client, hits int64, countRejected bool) (d algorithms.Decision) {
+func (r *replay) charge(c *client, hits int64, excess algorithms.Excess) (d algorithms.Decision) {
 	if r.limit.Algorithm.HasState() {
-		c.state, d = r.take(c.state, c.last, hits, countRejected)
+		c.state, d = r.take(c.state, c.last, hits, excess)
 		return d
 	}
-	return c.log.Take(r.limit, c.last, hits, countRejected)
+	return c.log.Take(r.limit, c.last, hits, excess != algorithms.Refuse)
 }
 
 // take takes hits from a state. Package algorithms computes with whole numbers, and here each of
 // its nanoseconds is one tick.
-func (r *replay) take(s algorithms.State, at algorithms.Instant, hits int64, countRejected bool) (algorithms.State, algorithms.Decision) {
+func (r *replay) take(s algorithms.State, at algorithms.Instant, hits int64, excess algorithms.Excess) (algorithms.State, algorithms.Decision) {
 	l := r.limit
 	l.Period /= r.tick
-	s, d := algorithms.Take(l, s, at/algorithms.Instant(r.tick), hits, countRejected)
+	s, d := algorithms.Charge(l, s, at/algorithms.Instant(r.tick), hits, excess)
 	d.RetryAfter, d.ResetAfter = times(d.RetryAfter, r.tick), times(d.ResetAfter, r.tick)
 	return s, d
 }
@@ -353,9 +353,11 @@ func (r *replay) hold(c *client, q request) algorithms.Decision {
 		}
 	case e.Hits < 0:
 		r.giveBack(c, e)
-		d = r.charge(c, 0, false)
+		d = r.charge(c, 0, algorithms.Refuse)
+	case q.phase == algorithms.HoldEnd:
+		d = r.charge(c, e.Hits, algorithms.Owe)
 	default:
-		d = r.charge(c, e.Hits, e.Forced || r.countRejected)
+		d = r.charge(c, e.Hits, algorithms.Counting(r.countRejected))
 	}
 	if e.Forced {
 		d.Allowed, d.RetryAfter = true, 0

@@ -21,7 +21,7 @@ type zoneReleases struct {
 	others  atomic.Int64                  // releases of other processes
 
 	// Of the goroutine of fleet.run.
-	asked   int64    // instant of the last answer, in microseconds of Redis's time; 0: there is none
+	asked   int64    // instant of the last answer, in microseconds of Redis's time; 0: no answer
 	known   []string // releases of other processes, as logged last
 	refused bool     // the last error was logged
 }
@@ -77,7 +77,7 @@ func (z *zoneReleases) learn(release string, others []string) {
 		return
 	}
 	z.server.logger.LogAttrs(context.Background(), slog.LevelWarn,
-		"processes that share redis have other time zones: a window of a calendar can begin at two instants, and a key can get its limit once more", attrs...)
+		"processes that share redis have other time zones: a key can get its limit once more around the end of a window", attrs...)
 }
 
 // failed logs a refusal of Redis, and not again before a call that succeeds.

@@ -7,11 +7,14 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
 func newReplay() *cobra.Command {
@@ -45,6 +48,10 @@ service counts in nanoseconds, as this command does with --time-unit 1ns.
 A request for more hits than the limit ever has never passes. In JSON its line has "retry_after_ns":null and "never":true; in text a
 note on standard error counts such requests.
 
+--align gives windows of a calendar, with timestamps since 1 January 1970. The value is as in a rule file, such as
+'{to: calendar, zone: Europe/Berlin, day: 15}'. The period is then as many years of the calendar (8760h) as it has, else months (720h),
+weeks (168h) or days (24h).
+
 With --header the first three lines hold one number each: the limit, the period in time units, and the number of requests. The
 header wins over --limit and --period.`,
 		Example: `  printf 'request alice 0\nrequest alice 1\n' | sidecar replay --algorithm token_bucket --limit 1 --period 10s`,
@@ -62,6 +69,7 @@ header wins over --limit and --period.`,
 	flags.Uint32Var(&r.limit.Requests, "limit", 0, "hits per period; 0 denies every hit")
 	flags.DurationVar(&r.limit.Period, "period", 0, "`duration`, such as 10s or 1h30m")
 	flags.Uint32Var(&r.limit.Burst, "burst", 0, "token_bucket: total capacity (default the limit)")
+	flags.StringVar(&r.align, "align", "", "`alignment` of the windows, as in a rule file")
 	flags.DurationVar(&r.atMost, "at-most", 0, "`duration` after which a holder is forgotten; needed for begin and end")
 	flags.DurationVar(&r.unit, "time-unit", time.Second, "`duration` that timestamps count")
 	flags.BoolVar(&r.countRejected, "count-rejected", false, "denied hits count too")
@@ -109,7 +117,7 @@ func (r *replay) complete(given func(name string) bool, algorithm, output string
 			errs = append(errs, fmt.Errorf("--%s: is missing, must be given unless --header is", name))
 		}
 	}
-	for _, name := range []string{"period", "header", "count-rejected"} {
+	for _, name := range []string{"period", "header", "count-rejected", "align"} {
 		if slots && given(name) {
 			errs = append(errs, fmt.Errorf("--%s: has no meaning for concurrency, must be left out", name))
 		}
@@ -131,16 +139,50 @@ func (r *replay) complete(given func(name string) bool, algorithm, output string
 // check returns all mistakes of the limit, and chooses the tick of its algorithm.
 func (r *replay) check() error {
 	r.tick = time.Nanosecond
-	if r.limit.Algorithm != algorithms.TokenBucketInteger {
-		return r.limit.Validate()
+	if err := r.limit.Validate(); err != nil {
+		return err
 	}
-	r.tick = r.unit
-	err := r.limit.Validate()
-	if err == nil && r.limit.Period%r.tick != 0 {
-		err = fmt.Errorf("period: %v: token_bucket_integer counts in whole time units, must be a whole number of --time-unit %v",
+	if r.align != "" {
+		return r.followCalendar()
+	}
+	if r.limit.Algorithm != algorithms.TokenBucketInteger {
+		return nil
+	}
+	if r.tick = r.unit; r.limit.Period%r.tick != 0 {
+		return fmt.Errorf("period: %v: token_bucket_integer counts in whole time units, must be a whole number of --time-unit %v",
 			r.limit.Period, r.unit)
 	}
-	return err
+	return nil
+}
+
+// followCalendar gives the limit the windows of --align, by loading both as a rule. The error has
+// all mistakes of the alignment.
+func (r *replay) followCalendar() error {
+	units := []descriptors.Unit{descriptors.Year, descriptors.Month, descriptors.Week, descriptors.Day}
+	n := slices.IndexFunc(units, func(u descriptors.Unit) bool { return r.limit.Period%u.Duration() == 0 })
+	if n < 0 {
+		return fmt.Errorf("period: %v: must be a whole number of days (24h) with --align", r.limit.Period)
+	}
+	const at = "default.align"
+	rule := fmt.Sprintf("domain: replay\ndefault: {algorithm: %s, requests_per_unit: %d, unit: %s, unit_multiplier: %d, align: %s}",
+		r.limit.Algorithm, r.limit.Requests, units[n], r.limit.Period/units[n].Duration(), r.align)
+	rules, _, err := descriptors.Load([]descriptors.Source{{Name: "replay", Data: []byte(rule)}}, descriptors.Options{})
+	if mistakes, is := errors.AsType[descriptors.Errors](err); is {
+		all := make([]error, len(mistakes))
+		for i, m := range mistakes {
+			path, inside := strings.CutPrefix(m.Path, at)
+			if !inside && path != "" { // of a text that goes on behind the alignment
+				path = ": " + path
+			}
+			all[i] = fmt.Errorf("--align%s: %s", path, m.Text)
+		}
+		return errors.Join(all...)
+	}
+	if err != nil {
+		return fmt.Errorf("--align: %w", err)
+	}
+	r.limit = rules.Domain("replay").Default.Limits[0].Limit
+	return nil
 }
 
 // coarse reports whether the tick is too coarse for the limit. The mark then moves by less than the
@@ -158,6 +200,7 @@ type replay struct {
 	limit         algorithms.Limit
 	unit          time.Duration // of timestamps
 	tick          time.Duration // in which the algorithm counts: the nanosecond, or unit
+	align         string        // of windows, as in a rule file; "" without a calendar
 	atMost        time.Duration // of holders; 0: not given
 	countRejected bool
 	json          bool

@@ -49,7 +49,7 @@ func cutLink(path string) (string, bool) {
 func load(t *testing.T, root string, environment ...string) (*limiter.Limiter, *reload.Reloader, error) {
 	t.Helper()
 	c := read(t, append(environment, "RUNTIME_ROOT="+root)...)
-	w := must.Get(lab.New(nil, limiter.Options{}, memstore.Options{MaxKeys: 10}))(t)
+	w := must.Get(lab.New(nil, memstore.Options{MaxKeys: 10}))(t)
 	t.Cleanup(w.Close)
 	r := must.Get(reload.New(reload.Options{
 		Limiter: w.Limiter, Paths: []string{c.Rules.Paths[0]}, Files: reload.All(c.DotFiles), Options: descriptors.Options{MergeDomains: c.Rules.MergeDomains}, Logger: slog.New(slog.DiscardHandler),

@@ -33,7 +33,7 @@ type workshop struct {
 func newWorkshop(tb testing.TB) *workshop {
 	tb.Helper()
 	rules := must.First(descriptors.Load([]descriptors.Source{{Name: "r", Data: []byte(rules("d", "k", 1))}}, descriptors.Options{}))(tb)
-	world := must.Get(lab.New(rules, limiter.Options{}, memstore.Options{MaxKeys: 10}))(tb)
+	world := must.Get(lab.New(rules, memstore.Options{MaxKeys: 10}))(tb)
 	tb.Cleanup(world.Close)
 	w := &workshop{limiter: world.Limiter, logger: slog.New(slog.DiscardHandler)}
 	registry := prometheus.NewRegistry()

@@ -16,7 +16,6 @@ import (
 	"github.com/weirproxy/weir/internal/lab"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
-	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
@@ -153,7 +152,7 @@ func ruleOrNone(path string) string {
 
 // explainIdle explains a request by these rules, as a server without any counts would.
 func explainIdle(ctx context.Context, rules *descriptors.Rules, request *adminv1.ExplainRequest) (*adminv1.ExplainResponse, error) {
-	idle, err := lab.New(rules, limiter.Options{}, memstore.Options{MaxKeys: 1})
+	idle, err := lab.New(rules, memstore.Options{MaxKeys: 1})
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/weirproxy/weir/internal/lab/suggest"
 	"github.com/weirproxy/weir/internal/printable"
 	"github.com/weirproxy/weir/pkg/descriptors"
-	"github.com/weirproxy/weir/pkg/limiter"
 )
 
 type suggestFlags struct {
@@ -111,7 +110,7 @@ func checkSuggestion(cmd *cobra.Command, paths []string, r *suggest.Result, goal
 		if err != nil {
 			return err
 		}
-		s, err := simulate.New(simulate.Options{Rules: rules, Limiter: limiter.Options{}})
+		s, err := simulate.New(simulate.Options{Rules: rules})
 		if err != nil {
 			return err
 		}

@@ -11,7 +11,6 @@ import (
 	"github.com/weirproxy/weir/internal/lab/cases"
 	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/pkg/descriptors"
-	"github.com/weirproxy/weir/pkg/limiter"
 )
 
 // outputJUnit is the form of a report for servers of continuous integration.
@@ -133,7 +132,7 @@ func (t *tested) run(cmd *cobra.Command, path string) ([]cases.Result, int, erro
 	if err != nil {
 		return nil, exitBad, err
 	}
-	results, err := cases.Run(cmd.Context(), file, rules, limiter.Options{})
+	results, err := cases.Run(cmd.Context(), file, rules)
 	return results, exitBad, err
 }
 

@@ -21,14 +21,14 @@ type World struct {
 }
 
 // New returns a world without counts. rules may be nil: no rules. New sets Virtual of the counts.
-func New(rules *descriptors.Rules, o limiter.Options, counts memstore.Options) (*World, error) {
+func New(rules *descriptors.Rules, counts memstore.Options) (*World, error) {
 	w := new(World)
 	counts.Virtual = func() algorithms.Instant { return algorithms.Instant(w.now.Load()) }
 	var err error
 	if w.Counts, err = memstore.New(counts); err != nil {
 		return nil, err
 	}
-	if w.Limiter, err = limiter.New(w.Counts, o); err != nil {
+	if w.Limiter, err = limiter.New(w.Counts, limiter.Options{}); err != nil {
 		w.Counts.Close()
 		return nil, err
 	}

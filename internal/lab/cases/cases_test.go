@@ -12,7 +12,6 @@ import (
 	"github.com/weirproxy/weir/internal/testing/deptest"
 	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
-	"github.com/weirproxy/weir/pkg/limiter"
 )
 
 func TestDeps(t *testing.T) {
@@ -68,7 +67,7 @@ func results(t *testing.T, text string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ran := must.Get(Run(t.Context(), f, set, limiter.Options{}))(t)
+	ran := must.Get(Run(t.Context(), f, set))(t)
 	for _, r := range ran {
 		for _, failure := range r.Failures {
 			all = append(all, failure.Error())
@@ -251,7 +250,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Run(ctx, f, new(descriptors.Rules), limiter.Options{}); !errors.Is(err, context.Canceled) {
+	if _, err := Run(ctx, f, new(descriptors.Rules)); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want that the context ended", err)
 	}
 }
@@ -300,7 +299,7 @@ func FuzzRead(f *testing.F) {
 				file.Tests[i].Steps[n].Times = min(file.Tests[i].Steps[n].Times, 10)
 			}
 		}
-		if _, err := Run(t.Context(), file, new(descriptors.Rules), limiter.Options{}); err != nil {
+		if _, err := Run(t.Context(), file, new(descriptors.Rules)); err != nil {
 			t.Error(err)
 		}
 	})

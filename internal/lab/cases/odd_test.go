@@ -10,14 +10,13 @@ import (
 
 	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/descriptors"
-	"github.com/weirproxy/weir/pkg/limiter"
 )
 
 // For each name a failure is one printable line, and a report is XML.
 func TestNamesCannotHarmTerminalsOrReports(t *testing.T) {
 	const text = "rules: r\ndomain: d\ntests:\n- name: \"a\\x1b[31m\\nb \\0 \\uFFFE ]]> & é\"\n  steps:\n  - {descriptor: \"k=\\x1b\\r\", outcome: ok}\n"
 	f := must.Get(Read("c.yaml", []byte(text), parse))(t)
-	results, err := Run(t.Context(), f, new(descriptors.Rules), limiter.Options{})
+	results, err := Run(t.Context(), f, new(descriptors.Rules))
 	if err != nil || len(results) != 1 || len(results[0].Failures) != 1 {
 		t.Fatalf("got %+v, %v", results, err)
 	}

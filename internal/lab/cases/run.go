@@ -15,12 +15,11 @@ import (
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
-// Run runs the tests of a file under rules, each from an empty store. The error comes from ctx, or
-// from an option.
-func Run(ctx context.Context, f *File, rules *descriptors.Rules, o limiter.Options) ([]Result, error) {
+// Run runs the tests of a file under rules, each from an empty store. The error comes from ctx.
+func Run(ctx context.Context, f *File, rules *descriptors.Rules) ([]Result, error) {
 	var all []Result
 	for i := range f.Tests {
-		failures, err := run(ctx, f, &f.Tests[i], rules, o)
+		failures, err := run(ctx, f, &f.Tests[i], rules)
 		if err != nil {
 			return nil, err
 		}
@@ -38,8 +37,8 @@ type running struct {
 	failures descriptors.Errors
 }
 
-func run(ctx context.Context, f *File, t *Test, rules *descriptors.Rules, o limiter.Options) (descriptors.Errors, error) {
-	w, err := lab.New(rules, o, memstore.Options{})
+func run(ctx context.Context, f *File, t *Test, rules *descriptors.Rules) (descriptors.Errors, error) {
+	w, err := lab.New(rules, memstore.Options{})
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,6 @@ type Options struct {
 	Rules   *descriptors.Rules
 	Against *descriptors.Rules // the rules to compare with; nil: none
 
-	Limiter    limiter.Options
 	MaxKeys    int // of the store, and most holders in it, as in memstore.Options
 	MaxTracked int // most keys with a denial whose denials are counted one by one; 0 means DefaultMaxTracked. A key takes about 200 bytes
 }
@@ -83,7 +82,7 @@ func New(o Options) (*Simulation, error) {
 		if rules == nil {
 			continue
 		}
-		w, err := lab.New(rules, o.Limiter, memstore.Options{MaxKeys: o.MaxKeys, MaxHolds: o.MaxKeys})
+		w, err := lab.New(rules, memstore.Options{MaxKeys: o.MaxKeys, MaxHolds: o.MaxKeys})
 		if err != nil {
 			s.Close()
 			return nil, err

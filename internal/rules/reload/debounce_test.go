@@ -57,7 +57,7 @@ func TestEndlessChangesDoNotHoldAReloadForEver(t *testing.T) {
 
 func polling(t *testing.T, path string, o descriptors.Options) (*Reloader, *limiter.Limiter) {
 	t.Helper()
-	w := must.Get(lab.New(nil, limiter.Options{}, memstore.Options{MaxKeys: 10}))(t)
+	w := must.Get(lab.New(nil, memstore.Options{MaxKeys: 10}))(t)
 	t.Cleanup(w.Close)
 	r := must.Get(New(Options{
 		Limiter: w.Limiter, Logger: slog.New(slog.DiscardHandler), Paths: []string{path}, Options: o,

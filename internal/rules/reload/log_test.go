@@ -23,7 +23,7 @@ import (
 // without times.
 func startText(t *testing.T, dir string, o reload.Options) (*limiter.Limiter, *reload.Reloader, *bytes.Buffer) {
 	t.Helper()
-	w := must.Get(lab.New(nil, limiter.Options{}, memstore.Options{}))(t)
+	w := must.Get(lab.New(nil, memstore.Options{}))(t)
 	t.Cleanup(w.Close)
 	log := new(bytes.Buffer)
 	o.Limiter, o.Paths = w.Limiter, []string{dir}

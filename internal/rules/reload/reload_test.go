@@ -80,7 +80,7 @@ func (m messages) await(t *testing.T, message string, never ...string) slog.Reco
 
 func prepare(t *testing.T, o reload.Options) (*limiter.Limiter, *reload.Reloader, messages) {
 	t.Helper()
-	w := must.Get(lab.New(nil, limiter.Options{}, memstore.Options{MaxKeys: 100}))(t)
+	w := must.Get(lab.New(nil, memstore.Options{MaxKeys: 100}))(t)
 	t.Cleanup(w.Close)
 	log := messages{make(chan slog.Record, 10_000)}
 	o.Limiter, o.Logger = w.Limiter, slog.New(log)

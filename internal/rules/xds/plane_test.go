@@ -80,7 +80,7 @@ type subject struct {
 
 func startClient(t *testing.T, p *plane, o Options) *subject {
 	t.Helper()
-	w := must.Get(lab.New(nil, limiter.Options{}, memstore.Options{MaxKeys: 100}))(t)
+	w := must.Get(lab.New(nil, memstore.Options{MaxKeys: 100}))(t)
 	t.Cleanup(w.Close)
 	logger := slog.New(slog.NewTextHandler(t.Output(), nil))
 	r := must.Get(reload.New(reload.Options{Limiter: w.Limiter, Pushed: true, Logger: logger}))(t)

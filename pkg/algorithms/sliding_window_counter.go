@@ -98,7 +98,7 @@ func (c slidingWindowCounter) take(l Limit, s State, now Instant, hits int64, ex
 			s = w.state()
 		}
 	default:
-		if most := excess.most(l); hits > 0 && w.used(l) < most {
+		if most := excess.most(l); excess != Refuse && hits > 0 && w.used(l) < most {
 			w.current += min(uint64(hits), most-w.used(l))
 			s = w.state()
 		}

@@ -78,7 +78,7 @@ func (sh *shard) takeKnownLocked(s *Store, key digest, c *store.Charge, d *algor
 		*d = decided
 		slot.state = logStateOf(slot.state).after(log, &c.Limit, *d)
 	default:
-		slot.state, *d = algorithms.Take(c.Limit, slot.state, now, c.Hits, c.CountRejected)
+		slot.state, *d = algorithms.Charge(c.Limit, slot.state, now, c.Hits, algorithms.Counting(c.CountRejected))
 	}
 	if !d.Allowed || slot.denied() != 0 {
 		sh.markLocked(place, c, d.Allowed, now)

@@ -194,6 +194,7 @@ const rulesHint = "RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY s
 func (c *config) finishRules() {
 	c.Rules.Files = reload.All(c.DotFiles)
 	c.Rules.DropRejected = c.Limiter.DropRejected
+	c.Limiter.CalendarMonths = c.Rules.CalendarMonths
 	c.Rules.OriginalKeys = c.Backend == backendRedis && c.OriginalKeys
 }
 

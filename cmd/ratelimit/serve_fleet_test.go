@@ -162,13 +162,18 @@ func TestOldAndNewPodsCountMonthsOfTheCalendarTogether(t *testing.T) {
 	if got := asOriginal(t, redis, key, 1); got != 6 {
 		t.Errorf("the original counts %d; want 6", got)
 	}
+	answer, err = r.ask(t, parseRequest(t, "edge | path=/search @20/5 | other=x @20/5")) // limits of the request, with a rule and without one
+	if got, want := show(t, answer, err), "OK | OK 20/5 left 13 reset | OK 20/5 left 19 reset"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
 	// Limits of two windows, or of an algorithm of ours, have keys of ours.
 	answer, err = r.ask(t, parseRequest(t, "edge | two=x | bucket=x"))
 	if got, want := show(t, answer, err), "OK | OK 3/5 left 2 reset | OK 3/5 left 2 reset"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	want := []string{
-		"p:edge_file_f/*_W", "p:edge_path_/search_W", fmt.Sprintf("p:weir:4:edge|3:two=1:x#fixed_window/1d.2;1;%d", 86400_000_000),
+		"p:edge_file_f/*_W", "p:edge_other_x_W", "p:edge_path_/search_W",
+		fmt.Sprintf("p:weir:4:edge|3:two=1:x#fixed_window/1d.2;1;%d", 86400_000_000),
 		fmt.Sprintf("p:weir:4:edge|3:two=1:x#fixed_window/30d@month,UTC.2;7;%d", 30*86400_000_000),
 		fmt.Sprintf("p:weir:4:edge|6:bucket=1:x#token_bucket/30d;2;%d", 30*86400_000_000),
 	}

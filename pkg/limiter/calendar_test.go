@@ -149,3 +149,30 @@ func TestAnOverrideOfTheSameUnitIsAligned(t *testing.T) {
 		}
 	}
 }
+
+// With CalendarMonths a month of a request is of the calendar, as in envoyproxy/ratelimit with
+// USE_CALENDAR_MONTH_RATE_LIMIT. The alignment of its rule counts first.
+func TestCalendarMonthsAlignOverridesOfAMonth(t *testing.T) {
+	const text = "domain: edge\ndescriptors: [{key: a, rate_limit: {unit: month, requests_per_unit: 5, align: {to: calendar, zone: Europe/Berlin}}}, " +
+		"{key: b, rate_limit: {unit: hour, requests_per_unit: 5}}, {key: c, rate_limit: {unit: hour, requests_per_unit: 5, algorithm: token_bucket}}]"
+	f := newFixtureWith(t, text, limiter.Options{CalendarMonths: true})
+	for _, test := range []struct {
+		entry, want string
+		o           limiter.Override
+	}{
+		{"a=x", "fixed_window/30d@month,Europe/Berlin", limiter.Override{Unit: descriptors.Month}},
+		{"b=x", "fixed_window/30d@month,UTC", limiter.Override{Unit: descriptors.Month}},
+		{"none=x", "fixed_window/30d@month,UTC", limiter.Override{Unit: descriptors.Month}},
+		{"none=x", "fixed_window/60d", limiter.Override{Unit: descriptors.Month, Multiplier: 2}},
+		{"none=x", "fixed_window/1d", limiter.Override{Unit: descriptors.Day}},
+		{"c=x", "token_bucket/30d", limiter.Override{Unit: descriptors.Month}},
+	} {
+		r := request("edge", test.entry)
+		test.o.Requests = 7
+		r.Descriptors[0].Override = &test.o
+		all := must.Get(f.Explain(t.Context(), r))(t)
+		if got := all[0].Limits[0].Limit.Label(); got != test.want {
+			t.Errorf("%s, %+v: got the limit %s, want %s", test.entry, test.o, got, test.want)
+		}
+	}
+}

@@ -52,6 +52,10 @@ type Options struct {
 	Quota        bool    // every limit is a quota; a request with a descriptor that no limit applies to passes
 	NeedRules    bool    // requests fail with ErrNoRules before the first SetRules; else they pass
 
+	// CalendarMonths aligns an override of one month to the calendar in UTC, as in descriptors.Options,
+	// unless its rule is aligned.
+	CalendarMonths bool
+
 	// OnNotice is called when a key crosses a mark of warn_at, and when an estimate is cut, on the goroutine that decides the
 	// request. OnNotice must not wait, and must be safe for concurrent use. Nil: notices are only
 	// counted.
@@ -109,7 +113,7 @@ func New(s store.Store, o Options) (*Limiter, error) {
 	}
 	o.MaxDescriptors = cmp.Or(o.MaxDescriptors, DefaultMaxDescriptors)
 	o.DetailedValues = cmp.Or(o.DetailedValues, DefaultDetailedValues)
-	l := &Limiter{store: s, options: o, units: newUnitLimits(), grants: make(map[string]*Grant)}
+	l := &Limiter{store: s, options: o, units: newUnitLimits(o.CalendarMonths), grants: make(map[string]*Grant)}
 	l.tracking = newTracking(o.TopKeys, l.balance)
 	if o.Now != nil {
 		l.accounts.since = o.Now()

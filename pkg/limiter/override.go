@@ -16,21 +16,26 @@ type unitKey struct {
 	unit      descriptors.Unit
 }
 
-func newUnitLimits() unitLimits {
+func newUnitLimits(calendarMonths bool) unitLimits {
 	known := make(unitLimits)
 	for _, a := range algorithms.RateAlgorithms() {
 		for unit := descriptors.Second; unit.Duration() > 0; unit++ {
 			known[unitKey{a, unit}] = descriptors.NewLimit(algorithms.Limit{Algorithm: a, Period: unit.Duration()}, unit, 1, false, 1)
 		}
 	}
+	if calendarMonths {
+		month, _ := algorithms.NewCalendar(algorithms.CalendarSpec{Unit: algorithms.CalendarMonth, Count: 1}) // is valid
+		aligned := algorithms.Limit{Algorithm: algorithms.CalendarWindow, Period: descriptors.Month.Duration(), Extra: algorithms.Extra{Calendar: month}}
+		known[unitKey{algorithms.FixedWindow, descriptors.Month}] = descriptors.NewLimit(aligned, descriptors.Month, 1, false, 1)
+	}
 	return known
 }
 
 // override returns the limit of an override of descriptor i, or an [*InvalidError]. A request does
 // not bring the algorithm, count_rejected, on_store_error and hold: these are as in like. The store
-// decides each hit of an override. An override of the unit of like is aligned as like is; other
-// units are not aligned. An override of concurrency takes the number of requests as
-// max_in_flight, and ignores the unit.
+// decides each hit of an override. An override of the unit of like is aligned as like is. Other
+// units are not aligned, but for Options.CalendarMonths. An override of concurrency takes the
+// number of requests as max_in_flight, and ignores the unit.
 func (l *Limiter) override(o *Override, i int, like *descriptors.Limit) (limit descriptors.Limit, err error) {
 	if like.Algorithm == algorithms.SlidingWindowLog && o.Requests > descriptors.MaxLogEntries {
 		return limit, &InvalidError{[]Violation{violation(FieldOverrideRequests, i,

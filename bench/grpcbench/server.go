@@ -153,7 +153,7 @@ func (b *bench) bare(ctx context.Context) (*server, error) {
 	if b.o.network == "unix" {
 		args = []string{"-socket=" + filepath.Join(b.dir, "bare.sock")}
 	}
-	process, err := program.StartBare(ctx, b.dir, args...)
+	process, err := program.StartBare(ctx, args...)
 	if err != nil {
 		return nil, err
 	}

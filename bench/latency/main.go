@@ -163,7 +163,7 @@ func (b *bench) start(ctx context.Context) error {
 	if b.o.sidecar, err = program.Sidecar(ctx, b.o.sidecar); err != nil {
 		return err
 	}
-	if b.bare, err = program.StartBare(ctx, b.dir); err != nil {
+	if b.bare, err = program.StartBare(ctx); err != nil {
 		return err
 	}
 	path := filepath.Join(b.dir, "rules", "latency.yaml")

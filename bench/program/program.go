@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -57,11 +56,16 @@ func Sidecar(ctx context.Context, given string) (string, error) {
 	if given != "" {
 		return given, nil
 	}
+	return built(ctx, "cmd/sidecar")
+}
+
+// built builds the program in a folder of the repository.
+func built(ctx context.Context, folder string) (string, error) {
 	root, err := parts.Root()
 	if err != nil {
 		return "", err
 	}
-	return parts.Program(ctx, root, "cmd/sidecar", false)
+	return parts.Program(ctx, root, folder, false)
 }
 
 // Redis returns the path of a redis-server.
@@ -96,17 +100,12 @@ func Portable(ctx context.Context, dir string) (string, error) {
 	if err := errors.Join(os.WriteFile(replaced, other, 0o600), os.WriteFile(overlay, text, 0o600)); err != nil {
 		return "", err
 	}
-	return binary, build(ctx, root, "./cmd/sidecar", binary, "-overlay="+overlay)
-}
-
-// build builds a program, static as the sidecar of the image.
-func build(ctx context.Context, module, folder, binary string, flags ...string) error {
-	command := exec.CommandContext(ctx, "go", slices.Concat([]string{"build", "-o", binary}, flags, []string{folder})...)
-	command.Dir, command.Env = module, append(os.Environ(), "CGO_ENABLED=0")
+	command := exec.CommandContext(ctx, "go", "build", "-o", binary, "-overlay="+overlay, "./cmd/sidecar")
+	command.Dir, command.Env = root, append(os.Environ(), "CGO_ENABLED=0") // as in the image
 	if out, err := command.CombinedOutput(); err != nil {
-		return fmt.Errorf("building %s: %w\n%s", folder, err, out)
+		return "", fmt.Errorf("building the portable sidecar: %w\n%s", err, out)
 	}
-	return nil
+	return binary, nil
 }
 
 // A Bare is a running bench/bare.
@@ -115,21 +114,17 @@ type Bare struct {
 	GRPC string // host:port, or the path of a Unix socket
 }
 
-// StartBare builds bench/bare into dir and starts it with arguments.
-func StartBare(ctx context.Context, dir string, args ...string) (*Bare, error) {
-	root, err := parts.Root()
+// StartBare builds bench/bare and starts it with arguments.
+func StartBare(ctx context.Context, args ...string) (*Bare, error) {
+	binary, err := built(ctx, "bench/bare")
 	if err != nil {
-		return nil, err
-	}
-	binary := filepath.Join(dir, "bare")
-	if err := build(ctx, filepath.Join(root, "bench"), "./bare", binary); err != nil {
 		return nil, err
 	}
 	process, err := parts.Start("bare", binary, args...)
 	if err != nil {
 		return nil, err
 	}
-	line, _, err := process.Await(ctx, 0, func(line string) bool { return parts.ParseLog(line).Message == "listening" })
+	line, err := process.AwaitMessage(ctx, 0, "listening")
 	if err != nil {
 		process.Kill()
 		return nil, err

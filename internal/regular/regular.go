@@ -1,5 +1,5 @@
-// Package regular opens, reads, makes and sets aside regular files. A pipe or a device in the place of a file
-// never makes a program wait.
+// Package regular opens, reads, makes and sets aside regular files. A pipe or a device in the place
+// of a file never makes a program wait.
 package regular
 
 import (

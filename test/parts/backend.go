@@ -130,7 +130,12 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	} else if _, err := io.Copy(io.Discard, r.Body); err != nil { // the net/http server sees that a client leaves only after the body
 		return
 	}
-	wait, status, size, err := numbers(query)
+	var wait time.Duration
+	status, size := http.StatusOK, 0
+	err := numbers(query, map[string]*int{"status": &status, "size": &size})
+	if text := query.Get("wait"); err == nil && text != "" {
+		wait, err = time.ParseDuration(text)
+	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
@@ -182,21 +187,17 @@ func breakConnection(w http.ResponseWriter) {
 	}
 }
 
-// numbers reads the numbers of a query, or their defaults.
-func numbers(query url.Values) (wait time.Duration, status, size int, err error) {
-	status = http.StatusOK
+// numbers reads the numbers of a query that are there.
+func numbers(query url.Values, all map[string]*int) error {
 	var problems []error
-	if text := query.Get("wait"); text != "" {
-		wait, err = time.ParseDuration(text)
-		problems = append(problems, err)
-	}
-	for name, number := range map[string]*int{"status": &status, "size": &size} {
+	for name, number := range all {
 		if text := query.Get(name); text != "" {
+			var err error
 			*number, err = strconv.Atoi(text)
 			problems = append(problems, err)
 		}
 	}
-	return wait, status, size, errors.Join(problems...)
+	return errors.Join(problems...)
 }
 
 // body returns the content type and the pieces of an answer. Without a content type the server

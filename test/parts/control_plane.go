@@ -49,18 +49,10 @@ type XDSRequest struct {
 // StartControlPlane serves on a port of 127.0.0.1.
 func StartControlPlane(ctx context.Context, options ...grpc.ServerOption) (*ControlPlane, error) {
 	p := &ControlPlane{cache: cachev3.NewSnapshotCache(false, cachev3.IDHash{}, nil), options: options}
-	var err error
-	for range 10 {
-		port, portErr := freePort() // port 0 would not do: another socket could take the port before Restart, see firstPort
-		if portErr != nil {
-			return nil, fmt.Errorf("starting a control plane: %w", portErr)
-		}
-		p.Address = loopback(port)
-		if err = p.Restart(ctx); err == nil {
-			return p, nil
-		}
-	}
-	return nil, err
+	return p, onFreeAddress(func(address string) error {
+		p.Address = address
+		return p.Restart(ctx)
+	})
 }
 
 // Restart serves at the same address again, after Stop.

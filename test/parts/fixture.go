@@ -67,28 +67,26 @@ func Write(tb testing.TB, path, text string) {
 // see NeedRedis.
 func RedisFor(tb testing.TB, options RedisOptions) *Redis {
 	tb.Helper()
-	binary := NeedRedis(tb, RootFor(tb))
-	r, err := StartRedis(Soon(tb), binary, tb.TempDir(), options)
-	tb.Cleanup(must(tb, r, err).Kill)
-	return r
+	return startFor(tb, StartRedis, options)
 }
 
 // SentinelsFor is RedisFor with a primary, two replicas and three Sentinels.
 func SentinelsFor(tb testing.TB, options SentinelOptions) *Sentinels {
 	tb.Helper()
-	binary := NeedRedis(tb, RootFor(tb))
-	s, err := StartSentinels(Soon(tb), binary, tb.TempDir(), options)
-	tb.Cleanup(must(tb, s, err).Kill)
-	return s
+	return startFor(tb, StartSentinels, options)
 }
 
 // ClusterFor is RedisFor with a cluster.
 func ClusterFor(tb testing.TB, options RedisOptions) *Cluster {
 	tb.Helper()
-	binary := NeedRedis(tb, RootFor(tb))
-	c, err := StartCluster(Soon(tb), binary, tb.TempDir(), options)
-	tb.Cleanup(must(tb, c, err).Kill)
-	return c
+	return startFor(tb, StartCluster, options)
+}
+
+func startFor[T interface{ Kill() }, O any](tb testing.TB, start func(ctx context.Context, binary, dir string, o O) (T, error), o O) T {
+	tb.Helper()
+	all, err := start(Soon(tb), NeedRedis(tb, RootFor(tb)), tb.TempDir(), o)
+	tb.Cleanup(must(tb, all, err).Kill)
+	return all
 }
 
 // ProxyFor starts a proxy before an address, which ends with the test.

@@ -2,11 +2,9 @@ package parts
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/url"
-	"strconv"
 	"strings"
 )
 
@@ -24,6 +22,15 @@ type Usage struct {
 func (u Usage) Query() string {
 	return fmt.Sprintf("input=%d&cached=%d&written=%d&tools=%d&output=%d&reasoning=%d",
 		u.Input, u.Cached, u.Written, u.Tools, u.Output, u.Reasoning)
+}
+
+// cached is OpenAI's details of the tokens of a request.
+func (u Usage) cached() object {
+	details := object{"cached_tokens": u.Cached}
+	if u.Written > 0 {
+		details["cache_write_tokens"] = u.Written
+	}
+	return details
 }
 
 // A prompt is a request for an answer of a language model, of any of the four APIs.
@@ -81,18 +88,12 @@ func modelAnswer(answer api, body io.Reader, query url.Values) (kind string, pie
 		most = 200
 	}
 	usage := Usage{Input: (len(text) + 3) / 4, Output: most / 2}
-	var problems []error
-	for name, number := range map[string]*int{
+	err = numbers(query, map[string]*int{
 		"input": &usage.Input, "cached": &usage.Cached, "written": &usage.Written, "tools": &usage.Tools,
 		"output": &usage.Output, "reasoning": &usage.Reasoning,
-	} {
-		if asked := query.Get(name); asked != "" {
-			*number, err = strconv.Atoi(asked)
-			problems = append(problems, err)
-		}
-	}
+	})
 	kind, pieces = answer(p, max(1, min(usage.Output-usage.Reasoning, 20)), usage, query)
-	return kind, pieces, errors.Join(problems...)
+	return kind, pieces, err
 }
 
 // object is JSON.
@@ -125,13 +126,9 @@ func sentence(words int) string { return strings.TrimSpace(strings.Repeat("word 
 // chatCompletion is OpenAI's POST /v1/chat/completions. A stream ends with the usage only if the
 // request has stream_options.include_usage.
 func chatCompletion(p prompt, words int, u Usage, _ url.Values) (kind string, pieces []string) {
-	details := object{"cached_tokens": u.Cached}
-	if u.Written > 0 {
-		details["cache_write_tokens"] = u.Written
-	}
 	usage := object{
 		"prompt_tokens": u.Input, "completion_tokens": u.Output, "total_tokens": u.Input + u.Output,
-		"prompt_tokens_details":     details,
+		"prompt_tokens_details":     u.cached(),
 		"completion_tokens_details": object{"reasoning_tokens": u.Reasoning},
 	}
 	if !p.Stream {
@@ -159,16 +156,12 @@ func chatCompletion(p prompt, words int, u Usage, _ url.Values) (kind string, pi
 
 // response is OpenAI's POST /v1/responses.
 func response(p prompt, words int, u Usage, _ url.Values) (kind string, pieces []string) {
-	details := object{"cached_tokens": u.Cached}
-	if u.Written > 0 {
-		details["cache_write_tokens"] = u.Written
-	}
 	complete := object{
 		"id": "resp-1", "object": "response", "status": "completed", "model": p.Model,
 		"output": []object{{"type": "message", "role": "assistant", "content": []object{{"type": "output_text", "text": sentence(words)}}}},
 		"usage": object{
 			"input_tokens": u.Input, "output_tokens": u.Output, "total_tokens": u.Input + u.Output,
-			"input_tokens_details":  details,
+			"input_tokens_details":  u.cached(),
 			"output_tokens_details": object{"reasoning_tokens": u.Reasoning},
 		},
 	}

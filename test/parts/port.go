@@ -25,6 +25,22 @@ func FreeAddress() (string, error) {
 	return loopback(port), err
 }
 
+// onFreeAddress calls listen with addresses of loopback until one of ten is free. Port 0 would not
+// do: another socket could take the port before listen comes again, see firstPort.
+func onFreeAddress(listen func(address string) error) error {
+	var err error
+	for range 10 {
+		address, freeErr := FreeAddress()
+		if freeErr != nil {
+			return freeErr
+		}
+		if err = listen(address); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
 // freePort returns a port that is free now, as is the port busOffset above. No other call of
 // freePort on this machine returns the port until this process ends, so a Redis finds its port free
 // at a restart.

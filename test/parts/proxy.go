@@ -55,18 +55,11 @@ func (l *link) reset() {
 // StartProxy listens on a free port of 127.0.0.1 and passes everything on to upstream, a host:port
 // that may be closed at that time.
 func StartProxy(upstream string) (*Proxy, error) {
-	var err error
-	for range 10 {
-		port, portErr := freePort() // port 0 would not do: Up listens on the same port again, see firstPort
-		if portErr != nil {
-			return nil, fmt.Errorf("starting a proxy: %w", portErr)
-		}
-		p := &Proxy{address: loopback(port), upstream: upstream, links: make(map[*link]struct{})}
-		if err = p.up(); err == nil {
-			return p, nil
-		}
-	}
-	return nil, fmt.Errorf("starting a proxy: %w", err)
+	p := &Proxy{upstream: upstream, links: make(map[*link]struct{})}
+	return p, onFreeAddress(func(address string) error {
+		p.address = address
+		return p.up()
+	})
 }
 
 // Address is the host:port of the proxy, the same after Down and Up.

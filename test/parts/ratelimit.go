@@ -2,8 +2,6 @@ package parts
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"os"
 	"slices"
 )
@@ -34,18 +32,7 @@ func StartRatelimit(ctx context.Context, binary string, environ ...string) (*Rat
 		return nil, err
 	}
 	r := &Ratelimit{Process: process}
-	_, _, err = process.Await(ctx, 0, func(line string) bool {
-		entry := parseRatelimitLog(line)
-		if entry.Message == "listening" {
-			r.listening(entry)
-		}
-		return entry.Message == "ready"
-	})
-	if err != nil {
-		process.Kill()
-		return nil, err
-	}
-	return r, nil
+	return r, process.awaitReady(ctx, r.listening)
 }
 
 // listening keeps the address of one "listening" line.
@@ -60,29 +47,4 @@ func (r *Ratelimit) listening(entry LogEntry) {
 	case "metrics":
 		r.Metrics = entry.Address
 	}
-}
-
-// AwaitMessage waits for a log line with that message, from the line with the number from on (see
-// Process.Mark).
-func (r *Ratelimit) AwaitMessage(ctx context.Context, from int, message string) (string, error) {
-	line, _, err := r.Await(ctx, from, func(line string) bool { return parseRatelimitLog(line).Message == message })
-	if err != nil {
-		return "", fmt.Errorf("no %q: %w", message, err)
-	}
-	return line, nil
-}
-
-// parseRatelimitLog is ParseLog for a line of `ratelimit`, where the message has the original's
-// name.
-func parseRatelimitLog(line string) LogEntry {
-	var entry struct {
-		LogEntry
-
-		Message string `json:"@message"`
-	}
-	if err := json.Unmarshal([]byte(line), &entry); err != nil {
-		return LogEntry{}
-	}
-	entry.LogEntry.Message = entry.Message
-	return entry.LogEntry
 }

@@ -53,7 +53,10 @@ func (r *Redis) config() []string {
 	if r.socket != "" {
 		lines = append(lines, "unixsocket "+strconv.Quote(r.socket), "unixsocketperm 700")
 	}
-	lines = append(lines, r.credentials()...)
+	lines = append(lines, o.login("masteruser", "masterauth")...)
+	for _, user := range o.Users {
+		lines = append(lines, "user "+user)
+	}
 	if o.Cluster {
 		lines = append(lines, "cluster-enabled yes", fmt.Sprintf("cluster-config-file nodes-%d.conf", r.port))
 		if o.TLS != nil {
@@ -78,19 +81,17 @@ func (r *Redis) listens() []string {
 		"tls-cert-file "+strconv.Quote(t.ServerCert), "tls-key-file "+strconv.Quote(t.ServerKey))
 }
 
-// credentials returns the lines of redis.conf about users and passwords.
-func (r *Redis) credentials() []string {
-	o := r.options
-	var lines []string
+// login returns the lines about Username and Password: of clients, and of the server at others like
+// it, for which its config has the two given names.
+func (o *RedisOptions) login(username, password string) []string {
 	switch {
 	case o.Username != "":
-		lines = append(lines, "user default off", fmt.Sprintf("user %s on >%s ~* &* +@all", o.Username, o.Password),
-			"masteruser "+o.Username, "masterauth "+o.Password)
+		return []string{
+			"user default off", fmt.Sprintf("user %s on >%s ~* &* +@all", o.Username, o.Password),
+			username + " " + o.Username, password + " " + o.Password,
+		}
 	case o.Password != "":
-		lines = append(lines, "requirepass "+o.Password, "masterauth "+o.Password)
+		return []string{"requirepass " + o.Password, password + " " + o.Password}
 	}
-	for _, user := range o.Users {
-		lines = append(lines, "user "+user)
-	}
-	return lines
+	return nil
 }

@@ -78,16 +78,8 @@ func (s *Sentinels) start(ctx context.Context, binary, dir string, options Senti
 
 // sentinelConfig returns the config file of a Sentinel for the primary.
 func (r *Redis) sentinelConfig(primary *Redis) []string {
-	lines := r.listens()
-	own, data := r.options, primary.options
-	switch {
-	case own.Username != "":
-		lines = append(lines, "user default off", fmt.Sprintf("user %s on >%s ~* &* +@all", own.Username, own.Password),
-			"sentinel sentinel-user "+own.Username, "sentinel sentinel-pass "+own.Password)
-	case own.Password != "":
-		lines = append(lines, "requirepass "+own.Password, "sentinel sentinel-pass "+own.Password)
-	}
-	lines = append(lines,
+	data := primary.options
+	lines := append(slices.Concat(r.listens(), r.options.login("sentinel sentinel-user", "sentinel sentinel-pass")),
 		fmt.Sprintf("sentinel monitor %s 127.0.0.1 %d 2", SentinelName, primary.Port()),
 		fmt.Sprintf("sentinel down-after-milliseconds %s 500", SentinelName),
 		fmt.Sprintf("sentinel failover-timeout %s 3000", SentinelName),

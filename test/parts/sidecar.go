@@ -1,6 +1,7 @@
 package parts
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -25,18 +26,7 @@ func StartSidecar(ctx context.Context, binary string, args ...string) (*Sidecar,
 		return nil, err
 	}
 	s := &Sidecar{Process: process}
-	_, _, err = process.Await(ctx, 0, func(line string) bool {
-		entry := ParseLog(line)
-		if entry.Message == "listening" {
-			s.listening(entry)
-		}
-		return entry.Message == "ready"
-	})
-	if err != nil {
-		process.Kill()
-		return nil, err
-	}
-	return s, nil
+	return s, process.awaitReady(ctx, s.listening)
 }
 
 // listening keeps the address of one "listening" line.
@@ -62,19 +52,41 @@ type LogEntry struct {
 	Address string `json:"address"` // of "listening"
 }
 
-// ParseLog reads one line of the sidecar's log; a line that is not JSON gives the zero LogEntry.
+// ParseLog reads one line of the log of `sidecar` or `ratelimit`; a line that is not JSON gives the
+// zero LogEntry.
 func ParseLog(line string) LogEntry {
-	var entry LogEntry
+	var entry struct {
+		LogEntry
+
+		Original string `json:"@message"` // the name in the log of `ratelimit`
+	}
 	if err := json.Unmarshal([]byte(line), &entry); err != nil {
 		return LogEntry{}
 	}
-	return entry
+	entry.Message = cmp.Or(entry.Message, entry.Original)
+	return entry.LogEntry
+}
+
+// awaitReady waits until the log says "ready", and gives each line "listening" before to listening.
+// After an error the program has ended.
+func (p *Process) awaitReady(ctx context.Context, listening func(LogEntry)) error {
+	_, _, err := p.Await(ctx, 0, func(line string) bool {
+		entry := ParseLog(line)
+		if entry.Message == "listening" {
+			listening(entry)
+		}
+		return entry.Message == "ready"
+	})
+	if err != nil {
+		p.Kill()
+	}
+	return err
 }
 
 // AwaitMessage waits for a log line with that message, from the line with the number from on (see
 // Process.Mark).
-func (s *Sidecar) AwaitMessage(ctx context.Context, from int, message string) (string, error) {
-	line, _, err := s.Await(ctx, from, func(line string) bool { return ParseLog(line).Message == message })
+func (p *Process) AwaitMessage(ctx context.Context, from int, message string) (string, error) {
+	line, _, err := p.Await(ctx, from, func(line string) bool { return ParseLog(line).Message == message })
 	if err != nil {
 		return "", fmt.Errorf("no %q: %w", message, err)
 	}

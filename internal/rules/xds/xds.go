@@ -229,10 +229,8 @@ func doubled(first, longest time.Duration, times int) time.Duration {
 
 // pause waits; false when ctx ended first.
 func pause(ctx context.Context, wait time.Duration) bool {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(wait):
 		return true
 	case <-ctx.Done():
 		return false

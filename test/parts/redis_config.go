@@ -81,8 +81,8 @@ func (r *Redis) listens() []string {
 		"tls-cert-file "+strconv.Quote(t.ServerCert), "tls-key-file "+strconv.Quote(t.ServerKey))
 }
 
-// login returns the lines about Username and Password: of clients, and of the server at others like
-// it, for which its config has the two given names.
+// login returns the lines about Username and Password. The server itself logs in with them too, at
+// its primary. The lines about that begin with the two given names.
 func (o *RedisOptions) login(username, password string) []string {
 	switch {
 	case o.Username != "":

@@ -27,21 +27,27 @@ func logNotices(logger *slog.Logger) func(*limiter.Notice) {
 		attrs := []slog.Attr{
 			slog.String("domain", printable.Text(n.Domain)), slog.String("rule", n.Rule.Path), slog.String("key", printable.Text(n.Key)),
 		}
-		if n.Estimate > 0 {
-			attrs = append(attrs, slog.Uint64("estimate", n.Estimate))
-		} else {
-			attrs = append(attrs, slog.Int("percent", int(n.Mark)), slog.Uint64("used", n.Used))
+		switch {
+		case n.Model != "":
+			attrs = append(attrs, slog.String("model", printable.Text(n.Model)))
+		case n.Estimate > 0:
+			attrs = append(attrs, slog.Uint64("estimate", n.Estimate), slog.Uint64("of", n.Of))
+		default:
+			attrs = append(attrs, slog.Int("percent", int(n.Mark)), slog.Uint64("used", n.Used), slog.Uint64("of", n.Of))
 		}
-		attrs = append(attrs, slog.Uint64("of", n.Of), slog.String("limit", render.LimitText(render.Limit(&n.Limit))))
+		attrs = append(attrs, slog.String("limit", render.LimitText(render.Limit(&n.Limit))))
 		if !n.Until.IsZero() {
 			attrs = append(attrs, slog.Time("until", n.Until.Round(time.Second).UTC()))
 		}
 		if missed > 0 {
 			attrs = append(attrs, slog.Uint64("not_logged", missed))
 		}
-		if n.Estimate > 0 {
+		switch {
+		case n.Model != "":
+			logger.LogAttrs(context.Background(), slog.LevelWarn, "a request was denied, as its model has no price", attrs...)
+		case n.Estimate > 0:
 			logger.LogAttrs(context.Background(), slog.LevelWarn, "an estimate above its limit was cut to the limit", attrs...)
-		} else {
+		default:
 			logger.LogAttrs(context.Background(), slog.LevelInfo, "a key has reached a mark of its limit", attrs...)
 		}
 	}

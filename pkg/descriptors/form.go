@@ -20,6 +20,7 @@ const (
 	defaultsForm
 	replacesForm // an element of replaces
 	alignForm    // align
+	pricesForm   // prices
 )
 
 // isOwn reports whether only Weir knows the map.
@@ -43,11 +44,13 @@ func (f form) keys() (original, own []string) {
 		original = []string{"requests_per_unit", "unit", "unlimited", "name", "replaces"}
 		own = []string{"unit_multiplier", "period", "algorithm", "burst", "count_rejected", "on_store_error", "sharing", "warn_at", "align"}
 		if f != defaultForm {
-			own = append(own, "max_in_flight", "hold", "table")
+			own = append(own, "max_in_flight", "hold", "table", "budget", "prices")
 		}
 		return original, own
 	case holdForm:
 		return nil, []string{"begin", "end", "at_most"}
+	case pricesForm:
+		return nil, []string{"table", "unknown"}
 	case alignForm:
 		return nil, []string{"to", "zone", "day", "at", "starts"}
 	case defaultsForm:
@@ -66,9 +69,9 @@ func home(key string) (name string, original bool) {
 	}
 	homes := []string{
 		descriptorForm: "a descriptor", limitForm: "a rate_limit", documentForm: "the document itself", holdForm: "the hold of a rate_limit",
-		alignForm: "the align of a rate_limit",
+		alignForm: "the align of a rate_limit", pricesForm: "the prices of a rate_limit",
 	}
-	for _, f := range []form{descriptorForm, limitForm, documentForm, holdForm, alignForm} {
+	for _, f := range []form{descriptorForm, limitForm, documentForm, holdForm, alignForm, pricesForm} {
 		switch original, own := f.keys(); {
 		case slices.Contains(original, key):
 			return homes[f], true

@@ -22,7 +22,7 @@ func (r *Rule) Holder(entries []Entry) (phase algorithms.HoldPhase, name string)
 		return 0, ""
 	}
 	switch last := &entries[len(entries)-1]; {
-	case len(entries) != len(r.Levels)+1:
+	case len(entries) <= len(r.Levels) || !r.ends(entries[len(r.Levels):]):
 		return 0, ""
 	case last.Key == r.Begin:
 		return algorithms.HoldBegin, last.Value
@@ -32,8 +32,32 @@ func (r *Rule) Holder(entries []Entry) (phase algorithms.HoldPhase, name string)
 	return 0, ""
 }
 
-// WithoutHolder returns the entries of a descriptor that the rule matches, without the entry that
-// names a holder.
+// ends reports whether rest is a holder, perhaps with the tokens of the request before it. rest is
+// the entries of a descriptor behind the entries of the rule, which has holders. A priced rule needs
+// the tokens.
+func (r *Rule) ends(rest []Entry) bool {
+	if last := rest[len(rest)-1].Key; last != r.Begin && last != r.End {
+		return false
+	}
+	return len(rest) == 1 && !r.Priced || len(rest) == 2 && rest[0].Key == UsageKey
+}
+
+// Usage returns the value of the entry of [UsageKey] of a descriptor that the rule, which is priced,
+// matches.
+func (r *Rule) Usage(entries []Entry) string { return entries[len(r.Levels)].Value }
+
+// WithHolder returns the entries of a descriptor with a holder without a name, under key. The rule
+// must match the descriptor, perhaps without its holder. A priced rule gets a usage without tokens.
+func (r *Rule) WithHolder(entries []Entry, key string) []Entry {
+	all := slices.Clone(r.WithoutHolder(entries))
+	if r.Priced {
+		all = append(all, Entry{Key: UsageKey, Value: NoUsage})
+	}
+	return append(all, Entry{Key: key})
+}
+
+// WithoutHolder returns the entries of a descriptor that the rule matches, without the entries of a
+// usage and of a holder.
 func (r *Rule) WithoutHolder(entries []Entry) []Entry {
 	if r.Holds() && len(entries) > len(r.Levels) {
 		return entries[:len(r.Levels)]
@@ -124,6 +148,10 @@ func (t *tree) checkHolds(all []limit, below *node) {
 	}
 	check(first.begin, first.beginAt)
 	check(first.end, first.endAt)
+	if b := below.keys[UsageKey]; b != nil {
+		t.fail(first.beginAt, "stands above a descriptor with the key %s%s: that entry has the tokens of a request with a holder",
+			UsageKey, line(", in line %d", b.firstLine()))
+	}
 }
 
 // checkSame records limits of a descriptor with different keys of holders; "": another mistake.

@@ -31,10 +31,14 @@ type Limit struct {
 
 	WarnAt Marks // at which a key gets a notice
 
+	Money bool // hits are millionths of a unit of money: the limit is a budget
+
 	TableLine int // of the table's line that has the numbers, see Rule.LimitFor; 0: the numbers are the rule's own
 
 	suffix string  // ends a key: which limit of the rule this is
 	tabled *tabled // nil without a table
+	priced *Table  // of prices; nil without
+	others bool    // priced has a line for models without a line of their own
 }
 
 // Each of these is no flag, and stands before the meaning of a part that most limits lack.
@@ -42,6 +46,8 @@ const (
 	hasTable    = 2
 	hasMarks    = 3
 	hasCalendar = 4
+	hasMoney    = 5
+	hasPrices   = 6
 )
 
 // appendMeaning appends all exported fields of a limit in a rule, and the meaning of its table.
@@ -56,6 +62,12 @@ func (l *Limit) appendMeaning(dst []byte) []byte {
 	}
 	if l.Calendar != nil {
 		dst = appendAlignment(dst, l.Calendar)
+	}
+	if l.Money {
+		dst = append(dst, hasMoney)
+	}
+	if l.priced != nil {
+		dst = append(append(dst, hasPrices), l.priced.meaning[:]...)
 	}
 	dst = appendFlags(dst, l.CountRejected)
 	for _, n := range [...]uint64{
@@ -118,7 +130,7 @@ func (t *tree) limits(fs fields) []limit {
 		}
 		same := slices.IndexFunc(all, func(x limit) bool {
 			return x.Algorithm == l.Algorithm && x.Period == l.Period && x.Calendar == l.Calendar && x.Requests == l.Requests &&
-				x.Capacity() == l.Capacity() && x.Table() == l.Table()
+				x.Capacity() == l.Capacity() && x.Table() == l.Table() && x.Money == l.Money
 		})
 		switch {
 		case l.unlimited && len(items) > 1:
@@ -158,6 +170,7 @@ func (t *tree) setLimits(rule *Rule, all []limit) {
 		if l.hold != nil && rule.Begin == "" {
 			rule.Begin, rule.End = l.hold.begin, l.hold.end
 		}
+		rule.Priced = rule.Priced || l.priced != nil
 		l.suffix = suffixOf(l.Limit.Limit, ordinal)
 		l.OnStoreError = cmp.Or(l.OnStoreError, t.defaults.onStoreError)
 		l.Sharing = cmp.Or(l.Sharing, t.defaults.sharing)
@@ -203,6 +216,9 @@ func (t *tree) limit(v value, f form) (limit, bool) {
 	switch {
 	case slots:
 		t.readSlots(v, fs, f, &l)
+	case fs.has("budget"):
+		at, _ := fs.get("budget")
+		t.readBudget(at, fs, &l.Limit)
 	case fs.has("requests_per_unit"):
 		l.Requests, _ = t.count(requests, 0)
 	case !l.unlimited && len(t.errs) == mistakes:
@@ -225,6 +241,7 @@ func (t *tree) limit(v value, f form) (limit, bool) {
 	if f != defaultForm {
 		t.readHold(v, fs, &l)
 		t.readTable(fs, &l)
+		t.readPrices(fs, &l)
 	}
 	if text := tooMany(l.Algorithm, l.Requests, l.Period); text != "" {
 		if l.Algorithm == algorithms.SlidingWindowLog {
@@ -348,7 +365,7 @@ func (t *tree) readSlots(v value, fs fields, f form, l *limit) {
 		t.fail(at, "is concurrency, which needs a hold: the default limit cannot have one, must have another algorithm")
 		return
 	}
-	for _, key := range []string{"requests_per_unit", "unit", "unit_multiplier", "period", "burst", "warn_at", "align"} {
+	for _, key := range []string{"requests_per_unit", "unit", "unit_multiplier", "period", "burst", "warn_at", "align", "budget", "prices"} {
 		if at, ok := fs.get(key); ok {
 			t.fail(at, "has no meaning for concurrency, must be left out: max_in_flight is the whole limit")
 		}

@@ -40,12 +40,12 @@ type wildcard struct {
 //
 // A rule with Begin and End matches only descriptors with one more entry, the last, with one of
 // these keys. The last entry of any other descriptor passes such a rule by, and may lead to a
-// sibling.
+// sibling. The entry of [UsageKey] may stand before that last one, and must if the rule is priced.
 func (d *Domain) Match(entries []Entry) *Rule {
 	n := &d.root
 	for i := range entries {
 		last := i == len(entries)-1
-		if last && n.names(entries[i].Key) {
+		if n.rule.Holds() && n.rule.ends(entries[i:]) {
 			return n.rule
 		}
 		if n = n.next(entries[i].Key, entries[i].Value, last); n == nil {
@@ -64,6 +64,9 @@ func (d *Domain) MatchHolders(entries []Entry) *Rule {
 	}
 	n := &d.root
 	for i := range entries {
+		if n.rule.Holds() && entries[i].Key == UsageKey {
+			break
+		}
 		if n = n.next(entries[i].Key, entries[i].Value, false); n == nil {
 			return nil
 		}
@@ -95,11 +98,6 @@ func (n *node) next(key, value string, last bool) *node {
 		return nil
 	}
 	return b.rest
-}
-
-// names reports whether a last entry of the key names a holder of the node's rule.
-func (n *node) names(key string) bool {
-	return n.rule.Holds() && (key == n.rule.Begin || key == n.rule.End)
 }
 
 // branchOf returns the branch of a key, and makes a missing one.

@@ -40,15 +40,14 @@ func (d *Domain) Nearest(entries []Entry) Miss {
 	n, m := &d.root, Miss{Swapped: -1}
 	for i, e := range entries {
 		last := i == len(entries)-1
-		if last && n.names(e.Key) {
+		if n.rule.Holds() && n.rule.ends(entries[i:]) {
 			m.Entry = len(entries)
 			return m
 		}
 		next := n.next(e.Key, e.Value, last)
 		if next == nil {
-			if needs := n.next(e.Key, e.Value, false); needs != nil {
-				m.Rule, m.Entry, m.hold = needs.rule, len(entries), true
-				m.Beside = []string{needs.rule.Begin, needs.rule.End}
+			if needs := n.lacking(e, last); needs != nil {
+				m.Rule, m.Entry, m.hold, m.Beside = needs, len(entries), true, needs.tails()
 				return m
 			}
 			m.Entry, m.entry = i, e
@@ -68,6 +67,26 @@ func (d *Domain) Nearest(entries []Entry) Miss {
 	return m
 }
 
+// lacking returns the rule that an entry of a descriptor leads to, or belongs to, and that needs
+// more entries; else nil.
+func (n *node) lacking(e Entry, last bool) *Rule {
+	if n.rule.Holds() && n.rule.Priced && (e.Key == UsageKey || e.Key == n.rule.Begin || e.Key == n.rule.End) {
+		return n.rule
+	}
+	if needs := n.next(e.Key, e.Value, false); last && needs != nil {
+		return needs.rule
+	}
+	return nil
+}
+
+// tails returns the keys that a descriptor of the rule, which has holders, must end in.
+func (r *Rule) tails() []string {
+	if r.Priced {
+		return []string{UsageKey + "," + r.Begin, UsageKey + "," + r.End}
+	}
+	return []string{r.Begin, r.End}
+}
+
 // String returns the reason in words for people. The words may change.
 func (m Miss) String() string {
 	this := "this level has " + strings.Join(m.Beside, ", ")
@@ -78,6 +97,8 @@ func (m Miss) String() string {
 		this += " and more"
 	}
 	switch {
+	case m.hold && m.Rule.Priced:
+		return fmt.Sprintf("entries are missing for the tokens and a holder: %s", strings.Join(m.Beside, " or "))
 	case m.hold:
 		return fmt.Sprintf("an entry is missing that names a holder: %s", strings.Join(m.Beside, " or "))
 	case m.entry.Key == "" && m.Rule != nil && len(m.Beside) > 0:
@@ -238,7 +259,8 @@ const (
 	KeyOnly                // a descriptor has its key and no value
 	Begin                  // the last entry names a holder of the rule of the entries before, which begins
 	End                    // the same, and the holder ends
-	NoHolder               // as NoMatch: the only rules that match the last entry need one more entry, which names a holder
+	NoHolder               // as NoMatch: the only rules that match the last entry need more entries: a holder, and a usage if they are priced
+	Tokens                 // the usage of a descriptor of a priced rule
 )
 
 // Step is the search for one entry of a descriptor in the tree of a domain.
@@ -264,7 +286,12 @@ func (s Step) String() string {
 	case End:
 		return entry + ": ends a hold"
 	case NoHolder:
+		if s.Rule.Priced {
+			return fmt.Sprintf("%s: its rule has prices, and needs two more entries: %s", entry, strings.Join(s.Rule.tails(), " or "))
+		}
 		return fmt.Sprintf("%s: its rule has hold, and needs one more entry: %s or %s", entry, s.Rule.Begin, s.Rule.End)
+	case Tokens:
+		return entry + ": the tokens"
 	default:
 		return entry + ": no descriptor for it here"
 	}
@@ -279,16 +306,20 @@ func (d *Domain) Trace(entries []Entry) []Step {
 	for i, e := range entries {
 		s := Step{Entry: e}
 		last := i == len(entries)-1
-		if last && n.names(e.Key) {
-			if s.Rule, s.Reason = n.rule, End; e.Key == n.rule.Begin {
+		if n.rule.Holds() && n.rule.ends(entries[i:]) {
+			if s.Rule = n.rule; !last {
+				s.Reason = Tokens
+				steps, s.Entry = append(steps, s), entries[i+1]
+			}
+			if s.Reason = End; s.Entry.Key == n.rule.Begin {
 				s.Reason = Begin
 			}
 			return append(steps, s)
 		}
 		next := n.next(e.Key, e.Value, last)
 		if next == nil {
-			if needs := n.next(e.Key, e.Value, false); needs != nil {
-				s.Reason, s.Rule = NoHolder, needs.rule
+			if needs := n.lacking(e, last); needs != nil {
+				s.Reason, s.Rule = NoHolder, needs
 			}
 			return append(steps, s)
 		}

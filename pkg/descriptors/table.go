@@ -32,6 +32,7 @@ type Table struct {
 	file     string
 	size     int // of the data, in bytes
 	rows     rows
+	prices   *prices  // of a table of prices, which has no rows; else nil
 	zones    []string // names in the column zone; a row has the index, from 1
 	meaning  meaning
 	mistakes Errors
@@ -42,7 +43,14 @@ type Table struct {
 //
 //	value,requests_per_unit[,unit[,burst[,day[,zone]]]]
 //
-// The first line may have these names. A unit is as in a rule, for a period of one such unit. day
+// The first line may have these names. A table of prices has the line
+//
+//	model,input,cached_input,cache_write,output
+//
+// and then lines of a model and its prices for a million tokens, with at most six decimals each. The
+// model * is for all others.
+//
+// Of a table of values: A unit is as in a rule, for a period of one such unit. day
 // and zone are as in align, for a limit that has it. An empty column has no say: the limit's own
 // holds. The values must differ, and have
 // no line break. Blank lines do not count, and a byte order mark of UTF-8 neither. Values are
@@ -57,7 +65,11 @@ func NewTable(file string, data []byte) *Table {
 		t.fail(int(again.line), "value", "%s is given twice, first in line %d", quote(value), first.line)
 	})
 	slices.SortStableFunc(t.mistakes, func(a, b Error) int { return cmp.Compare(a.Line, b.Line) })
-	if len(t.mistakes) == 0 {
+	switch {
+	case len(t.mistakes) > 0:
+	case t.prices != nil:
+		t.meaning = t.prices.meaning()
+	default:
 		t.meaning = t.rows.meaning(t.zones)
 	}
 	return t
@@ -75,8 +87,13 @@ func (t *Table) Err() error {
 // File returns the name that NewTable was given. U+FFFD stands for bytes that are not UTF-8.
 func (t *Table) File() string { return t.file }
 
-// Len returns the number of values.
-func (t *Table) Len() int { return len(t.rows.all) }
+// Len returns the number of values, or of models.
+func (t *Table) Len() int {
+	if t.prices != nil {
+		return len(t.prices.models)
+	}
+	return len(t.rows.all)
+}
 
 // Hash identifies the values and their numbers, in 16 hexadecimal digits. The order of lines does
 // not change the hash.
@@ -132,7 +149,11 @@ func (t *Table) read(data []byte) {
 		}
 		first = false
 	}
-	if len(t.rows.all) == 0 && len(t.mistakes) == 0 {
+	switch {
+	case t.Len() > 0 || len(t.mistakes) > 0:
+	case t.prices != nil:
+		t.fail(1, "", "has no prices, must have a line for at least one model")
+	default:
 		t.fail(1, "", "has no lines, must have at least one: "+mustBeLine)
 	}
 }
@@ -162,6 +183,13 @@ func (t *Table) record(fields []string, line int, first bool) {
 	if len(fields) == 1 && strings.TrimSpace(fields[0]) == "" {
 		return
 	}
+	switch {
+	case first && t.pricesOf(fields, line):
+		return
+	case t.prices != nil:
+		t.price(fields, line)
+		return
+	}
 	if first && len(fields) > 1 && strings.TrimSpace(fields[1]) == names[1] {
 		for i, name := range fields {
 			if i >= len(names) || strings.TrimSpace(name) != names[i] {
@@ -180,7 +208,7 @@ func (t *Table) record(fields []string, line int, first bool) {
 		return
 	}
 	before := len(t.mistakes)
-	t.value(fields[0], line)
+	t.value(names[0], fields[0], line)
 	x := row{line: uint32(line)}
 	x.requests = t.number(fields, 1, 0, line)
 	if len(fields) > 2 {
@@ -234,17 +262,17 @@ func (t *Table) start(fields []string, x *row) {
 // maxTableZones is more than the IANA database has time zones.
 const maxTableZones = 1000
 
-func (t *Table) value(v string, line int) {
+func (t *Table) value(column, v string, line int) {
 	warn := func(format string, args ...any) {
 		if len(t.warnings) < maxMistakes {
-			t.warnings = append(t.warnings, Warning{File: t.file, Line: line, Path: "value", Text: fmt.Sprintf(format, args...)})
+			t.warnings = append(t.warnings, Warning{File: t.file, Line: line, Path: column, Text: fmt.Sprintf(format, args...)})
 		}
 	}
 	switch plain := strings.TrimSpace(v); {
 	case plain == "":
-		t.fail(line, "value", "is empty, must be the value of an entry, as Envoy sends it")
+		t.fail(line, column, "is empty, must be the value of an entry, as Envoy sends it")
 	case !utf8.ValidString(v):
-		t.fail(line, "value", "%s is not UTF-8, which Envoy sends", quote(v))
+		t.fail(line, column, "%s is not UTF-8, which Envoy sends", quote(v))
 	case plain != v:
 		warn("has blanks around it, which a request must send too: probably %s is meant", quote(plain))
 	case strings.Contains(v, "*"):
@@ -345,22 +373,35 @@ func (t *tree) readTable(fs fields, l *limit) {
 		return
 	}
 	name, ok := t.text(at)
-	switch {
-	case !ok:
-		return
-	case !strings.HasSuffix(name, ".csv") || strings.ContainsRune(name, 0):
-		t.fail(at, "is %s, must be the name of a file that ends in .csv", quote(name))
-		return
-	case t.source.Table == nil:
-		t.fail(at, "is a file, and these rules do not come from a file: must be left out")
+	if !ok {
 		return
 	}
-	table := t.table(at, name)
-	if table == nil {
+	table := t.tableOf(at, name)
+	switch {
+	case table == nil:
+		return
+	case table.prices != nil:
+		t.fail(at, "%s is a table of prices, must stand under prices", table.file)
+		return
+	case fs.has("budget"):
+		t.fail(at, "stands beside budget: the numbers of a table are hits, must be one of the two")
 		return
 	}
 	l.tabled, l.tableAt = &tabled{Table: table}, at
 	t.checkRows(at, l)
+}
+
+// tableOf returns the table that a value of a rule names, nil after a mistake.
+func (t *tree) tableOf(at value, name string) *Table {
+	switch {
+	case !strings.HasSuffix(name, ".csv") || strings.ContainsRune(name, 0):
+		t.fail(at, "is %s, must be the name of a file that ends in .csv", quote(name))
+		return nil
+	case t.source.Table == nil:
+		t.fail(at, "is a file, and these rules do not come from a file: must be left out")
+		return nil
+	}
+	return t.table(at, name)
 }
 
 // table returns the table of a name, nil after a mistake.
@@ -592,13 +633,18 @@ func (r *rows) meaning(zones []string) (sum meaning) {
 			text = appendSized(text, zoneOf(zones, x.zone))
 		}
 		text = append(text, r.value(i)...)
-		one := sha256.Sum256(text)
-		carry := uint64(0)
-		for n := 0; n < len(sum); n += 8 {
-			var part uint64
-			part, carry = bits.Add64(binary.LittleEndian.Uint64(sum[n:]), binary.LittleEndian.Uint64(one[n:]), carry)
-			binary.LittleEndian.PutUint64(sum[n:], part)
-		}
+		sum.add(text)
 	}
 	return sum
+}
+
+// add adds the SHA-256 of a line.
+func (m *meaning) add(text []byte) {
+	one := sha256.Sum256(text)
+	carry := uint64(0)
+	for n := 0; n < len(m); n += 8 {
+		var part uint64
+		part, carry = bits.Add64(binary.LittleEndian.Uint64(m[n:]), binary.LittleEndian.Uint64(one[n:]), carry)
+		binary.LittleEndian.PutUint64(m[n:], part)
+	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// Notice says that a key has used a part of its limit, a mark of warn_at, or that an estimate was cut
-// to the limit.
+// Notice says one of three: a key has used a part of its limit, a mark of warn_at. An estimate was
+// cut to the limit. A request was denied because its model has no price.
 type Notice struct {
 	Domain string
 	Rule   *descriptors.Rule
@@ -21,7 +21,8 @@ type Notice struct {
 	Of     uint64    // the capacity of Limit
 	Until  time.Time // the end of the window; zero for a limit without windows
 
-	Estimate uint64 // hits that were cut to Of; 0: the key has reached a mark
+	Estimate uint64 // hits that were cut to Of; else 0
+	Model    string // without a price; else ""
 }
 
 // MaxAccounts is the most keys of limits with warn_at of which a limiter keeps an account.

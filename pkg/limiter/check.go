@@ -212,6 +212,11 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 	case len(s.Rule.Limits) == 0:
 		return nil
 	}
+	if s.Rule.Priced {
+		if err := v.readUsage(s, d, i); err != nil {
+			return err
+		}
+	}
 	s.Outcome, s.charge = Limited, len(v.charges)
 	s.Quota = s.Rule.Quota || l.options.Quota
 	c.mode = modeOf(s.Rule.Shadow, s.Quota)
@@ -317,6 +322,11 @@ func (l *Limiter) add(c *charging, limit *descriptors.Limit, key []byte) {
 		v.parts.holds = append(v.parts.holds, store.Hold{Phase: c.holder.phase, Holder: c.holder.id, AtMost: limit.AtMost})
 		held = len(v.parts.holds)
 		charge.Hold, charge.Exact, charge.Hits = &v.parts.holds[held-1], true, hits
+		if limit.Prices() && (grant == nil || grant.Gives != GivesUnlimited) {
+			if v.price(charge, limit); charge.Hold == nil {
+				held = 0
+			}
+		}
 	}
 	v.terms = append(v.terms, term{limit: limit, grant: grant, hits: charge.Hits, hold: int32(held)})
 	v.notes = v.notes || limit.WarnAt[0] != 0
@@ -337,6 +347,9 @@ func (c *charging) end() {
 	v, s := c.verdict, &c.verdict.Statuses[c.at]
 	s.count = len(v.charges) - s.charge
 	switch {
+	case s.count > 0 && v.terms[s.charge].limit.Prices():
+		s.Hits = v.charges[s.charge].Hits
+		return
 	case s.count > 0:
 		return
 	case s.Grant == nil:

@@ -38,6 +38,7 @@ func (v *Verdict) cut(limit *descriptors.Limit) {
 	n := len(v.charges) - 1
 	c, t := &v.charges[n], &v.terms[n]
 	c.Hits = int64(c.Limit.Capacity())
+	estimate := uint32(t.hits)
 	t.hits = c.Hits
 	slot := v.slot(c)
 	v.parts.holds = append(v.parts.holds, *c.Hold)
@@ -46,7 +47,7 @@ func (v *Verdict) cut(limit *descriptors.Limit) {
 		Limit: slot.Limit, Name: limit.Name, AtMost: limit.AtMost, OnStoreError: limit.OnStoreError, Sharing: descriptors.SharingExact,
 	})
 	v.charges = append(v.charges, slot)
-	v.terms = append(v.terms, term{limit: &v.limits[len(v.limits)-1], hits: 1, hold: int32(len(v.parts.holds)), slot: true})
+	v.terms = append(v.terms, term{limit: &v.limits[len(v.limits)-1], hits: 1, hold: int32(len(v.parts.holds)), cut: estimate})
 }
 
 // frees makes the next transaction of v free the slots of the estimates that were cut, and reports
@@ -87,18 +88,29 @@ func (l *Limiter) takeFurther(ctx context.Context, v *Verdict) error {
 	return err
 }
 
-// countCuts counts the estimates of an admitted begin that were cut, and gives a notice of each.
+// countCuts counts the estimates of an admitted begin that were cut. A begin that was cut and a
+// begin without a price get a notice.
 func (l *Limiter) countCuts(r *Request, v *Verdict, s *DescriptorStatus, c *Counts) {
-	for i := s.charge; i < s.charge+s.count-1; i++ {
-		charge, t := &v.charges[i], &v.terms[i]
-		if !v.terms[i+1].slot || v.OverLimit || !v.decisions[i].Allowed || charge.Hold == nil || charge.Hold.Was.Status == algorithms.HoldHeld {
-			continue
+	for i := s.charge; i < s.charge+s.count; i++ {
+		charge := &v.charges[i]
+		switch {
+		case charge.Hold == nil || charge.Hold.Phase != algorithms.HoldBegin:
+		case v.unpriced(i):
+			usage, _ := descriptors.ParseUsage(s.Rule.Usage(r.Descriptors[charge.Rule].Entries))
+			l.giveBegin(r, v, i, &Notice{Model: usage.Model})
+		case i+1 < s.charge+s.count && v.terms[i+1].cut > 0 && !v.OverLimit && v.decisions[i].Allowed &&
+			charge.Hold.Was.Status != algorithms.HoldHeld:
+			c.holds.cut.Add(1)
+			l.giveBegin(r, v, i, &Notice{Estimate: uint64(v.terms[i+1].cut), Of: uint64(v.terms[i].hits)})
 		}
-		c.holds.cut.Add(1)
-		if l.options.OnNotice != nil {
-			l.options.OnNotice(&Notice{
-				Domain: r.Domain, Rule: s.Rule, Key: string(charge.Key), Limit: *t.limit, Estimate: uint64(s.Hits), Of: uint64(t.hits),
-			})
-		}
+	}
+}
+
+// giveBegin hands over a notice about charge i, which is a begin.
+func (l *Limiter) giveBegin(r *Request, v *Verdict, i int, n *Notice) {
+	if l.options.OnNotice != nil {
+		charge := &v.charges[i]
+		n.Domain, n.Rule, n.Key, n.Limit = r.Domain, v.Statuses[charge.Rule].Rule, string(charge.Key), *v.terms[i].limit
+		l.options.OnNotice(n)
 	}
 }

@@ -104,7 +104,7 @@ func (c *holdCounts) add(v *Verdict, s *DescriptorStatus) {
 	case s.Hold.Phase == algorithms.HoldBegin && was == algorithms.HoldHeld:
 		c.repeated.Add(1)
 	case s.Hold.Phase == algorithms.HoldBegin:
-		if s.Hits > 0 && !v.OverLimit && v.decisions[first].Allowed {
+		if v.charges[first].Hits > 0 && !v.OverLimit && v.decisions[first].Allowed {
 			s.Held = uint32(v.charges[first].Hits)
 			c.begun.Add(1)
 			if s.Hold.Now != 0 {
@@ -396,7 +396,7 @@ func (l *Limiter) prepareHolders(v *Verdict, domain string, entries []Entry) (*C
 	if rule == nil {
 		return nil, ErrNoHolders
 	}
-	entries = append(slices.Clone(rule.WithoutHolder(entries)), Entry{Key: rule.End})
+	entries = rule.WithHolder(entries, rule.End)
 	return set.counts[rule.ID], l.charges(set, &Request{Domain: domain, Descriptors: []Descriptor{{Entries: entries}}}, v)
 }
 
@@ -414,7 +414,7 @@ func withHolders(d *descriptors.Domain, r *Request) *Request {
 			continue
 		}
 		if rule := d.MatchHolders(entries); rule != nil {
-			begin.Descriptors[i].Entries = append(slices.Clone(rule.WithoutHolder(entries)), Entry{Key: rule.Begin})
+			begin.Descriptors[i].Entries = rule.WithHolder(entries, rule.Begin)
 		}
 	}
 	return &begin

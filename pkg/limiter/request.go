@@ -66,7 +66,7 @@ type InvalidError struct {
 type Violation struct {
 	Field       Field
 	Descriptor  int    // index in Request.Descriptors; -1 for FieldDomain and FieldDescriptors
-	Entry       int    // index in Descriptor.Entries for FieldKey, else -1
+	Entry       int    // index in Descriptor.Entries for FieldKey and FieldUsage, else -1
 	Description string // the mistake and the allowed values
 }
 
@@ -83,12 +83,13 @@ const (
 	FieldOverrideRequests                    // Override.Requests
 	FieldOverrideUnit                        // Override.Unit
 	FieldOverrideMultiplier                  // Override.Multiplier
+	FieldUsage                               // Entry.Value of descriptors.UsageKey
 )
 
 // String returns the field in words.
 func (f Field) String() string {
 	names := [...]string{
-		"", "domain", "descriptors", "key", "hits", "override", "override requests", "override unit", "override multiplier",
+		"", "domain", "descriptors", "key", "hits", "override", "override requests", "override unit", "override multiplier", "usage",
 	}
 	if f > 0 && int(f) < len(names) {
 		return names[f]

@@ -43,6 +43,7 @@ type Verdict struct {
 	noGrants  bool                // grants do not count
 	notes     bool                // a limit of the charges has warn_at
 	choice    choice              // among Groups
+	usage     descriptors.Usage   // of the descriptor while its charges are added
 }
 
 // parts are parts of charges.
@@ -58,7 +59,7 @@ type term struct {
 	grant *Grant // changed the limit; nil without one
 	hits  int64  // of the charge; of a group that is only asked, the hits that it would be charged
 	hold  int32  // 1 + index in Verdict.holds; 0: none
-	slot  bool   // the slot of the charge before, see cut
+	cut   uint32 // of a slot: the estimate of the charge before, which was cut
 }
 
 // Outcome is the treatment of a descriptor.

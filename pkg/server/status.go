@@ -110,6 +110,8 @@ func fieldPath(v limiter.Violation) string {
 		return v.Field.String()
 	case limiter.FieldKey:
 		name = fmt.Sprintf("entries[%d].key", v.Entry)
+	case limiter.FieldUsage:
+		name = fmt.Sprintf("entries[%d].value", v.Entry)
 	case limiter.FieldHits:
 		name = "hits_addend"
 	case limiter.FieldOverride:

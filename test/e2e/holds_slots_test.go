@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -33,7 +34,9 @@ func (c client) left(t *testing.T, domain, user string) int {
 	response, err := c.service.ShouldRateLimit(parts.Soon(t), &ratelimitv3.RateLimitRequest{
 		Domain: domain,
 		Descriptors: []*commonv3.RateLimitDescriptor{{
-			Entries:    []*commonv3.RateLimitDescriptor_Entry{{Key: "user", Value: user}, {Key: "request", Value: "a question"}},
+			Entries: []*commonv3.RateLimitDescriptor_Entry{
+				{Key: "user", Value: user}, {Key: descriptors.UsageKey, Value: descriptors.NoUsage}, {Key: "request", Value: "a question"},
+			},
 			HitsAddend: wrapperspb.UInt64(0),
 		}},
 	})

@@ -12,6 +12,7 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -72,6 +73,13 @@ func TestEachAPIBeginsWithItsEstimateAndEndsWithItsTokens(t *testing.T) {
 				t.Fatalf("%s: got %d (%v), want 200", w.name, a.code, err)
 			}
 			awaitCalls(t, r, user, estimate, usage.Input+usage.Output)
+			if strings.HasPrefix(w.name, "Gemini") {
+				usage.Written = 0 // which its answers do not have
+			}
+			want := fmt.Sprintf("usage=%d/%d/%d/%d/m", usage.Input, usage.Cached, usage.Written, usage.Output)
+			if calls := r.of(user); len(calls) < 2 || strings.Count(calls[1], want+",") != 2 {
+				t.Errorf("%s: got the calls %v, want the end with %s", w.name, calls, want)
+			}
 		}
 	}
 }
@@ -86,10 +94,19 @@ func awaitCalls(t *testing.T, r *recorder, user string, begin, end int) bool {
 		return ""
 	})
 	want := []string{
-		fmt.Sprintf("user,request +%d; team,request +%[1]d", begin),
-		fmt.Sprintf("user,request_done +%d; team,request_done +%[1]d", end),
+		fmt.Sprintf("user,usage,request +%d; team,usage,request +%[1]d", begin),
+		fmt.Sprintf("user,usage,request_done +%d; team,usage,request_done +%[1]d", end),
 	}
-	diff := cmp.Diff(want, withoutValues(r.of(user)))
+	calls := r.of(user)
+	for i, hits := range []int{begin, end} {
+		for _, found := range regexp.MustCompile(`,usage=([^,; ]*),`).FindAllStringSubmatch(calls[i], -1) {
+			u, err := descriptors.ParseUsage(found[1])
+			if err != nil || int(u.Input+u.Output) != hits { // both count all tokens
+				t.Errorf("%s: the usage %s (%v) is not %d tokens", user, found[1], err, hits)
+			}
+		}
+	}
+	diff := cmp.Diff(want, withoutValues(calls))
 	if diff != "" {
 		t.Errorf("%s: what Envoy asks (-want +got):\n%s", user, diff)
 	}

@@ -173,6 +173,8 @@ func reason(r descriptors.Reason) string {
 		return "end"
 	case descriptors.NoHolder:
 		return "no_holder"
+	case descriptors.Tokens:
+		return "usage"
 	case descriptors.NoMatch:
 	}
 	return "no_match"

@@ -65,6 +65,7 @@ func Limit(l *descriptors.Limit) *adminv1.Limit {
 		Name:            l.Name,
 		UnitMultiplier:  l.Multiplier,
 		Alignment:       l.Alignment(),
+		Money:           l.Money,
 	}
 	if l.Algorithm != algorithms.Concurrency {
 		out.Period = durationpb.New(l.Period)
@@ -84,11 +85,17 @@ func Limit(l *descriptors.Limit) *adminv1.Limit {
 	for _, mark := range l.WarnAt.All() {
 		out.WarnAt = append(out.WarnAt, uint32(mark))
 	}
-	if t := l.Table(); t != nil {
-		out.Table = &adminv1.Table{File: t.File(), Values: uint32(t.Len()), Hash: t.Hash()}
-		out.TableLine = uint32(l.TableLine)
-	}
+	out.Table, out.Prices = table(l.Table()), table(l.PriceTable())
+	out.TableLine = uint32(l.TableLine)
 	return out
+}
+
+// table returns a table as a message; nil for nil.
+func table(t *descriptors.Table) *adminv1.Table {
+	if t == nil {
+		return nil
+	}
+	return &adminv1.Table{File: t.File(), Values: uint32(t.Len()), Hash: t.Hash()}
 }
 
 // Domains returns all domains with their rules.

@@ -2,6 +2,7 @@ package render
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -51,6 +52,9 @@ func ExplanationText(domain string, r *adminv1.ExplainResponse, states bool) str
 			if t := l.GetLimit().GetTable(); t != nil {
 				line("table", "%s", tableText(t, l.GetLimit().GetTableLine()))
 			}
+			if t := l.GetLimit().GetPrices(); t != nil {
+				line("prices", "%s", t.GetFile())
+			}
 			if l.GetWindowEnd() != "" {
 				line("window", "%s to %s", l.GetWindowStart(), l.GetWindowEnd())
 			}
@@ -72,13 +76,13 @@ func ExplanationText(domain string, r *adminv1.ExplainResponse, states bool) str
 func LimitText(l *adminv1.Limit) string {
 	text := fmt.Sprintf("%d at once, %s", l.GetRequestsPerUnit(), l.GetAlgorithm())
 	if l.GetPeriod() != nil {
-		text = fmt.Sprintf("%d per %s, %s", l.GetRequestsPerUnit(), windowText(l), l.GetAlgorithm())
+		text = fmt.Sprintf("%s per %s, %s", Amount(l, uint64(l.GetRequestsPerUnit())), windowText(l), l.GetAlgorithm())
 	}
 	if aligned := l.GetAlignment(); aligned != "" {
 		text += ", align: " + printable.Text(aligned)
 	}
 	if l.GetBurst() != l.GetRequestsPerUnit() {
-		text += fmt.Sprintf(", burst %d", l.GetBurst())
+		text += ", burst " + Amount(l, uint64(l.GetBurst()))
 	}
 	if l.GetAtMost() != nil {
 		text += ", held at most " + periodText(l.GetAtMost().AsDuration())
@@ -99,6 +103,14 @@ func LimitText(l *adminv1.Limit) string {
 		text += descriptors.MarkText(uint8(mark))
 	}
 	return text
+}
+
+// Amount returns hits of a limit as text: a number, or a decimal number of a budget.
+func Amount(l *adminv1.Limit, hits uint64) string {
+	if l.GetMoney() {
+		return descriptors.Money(hits)
+	}
+	return strconv.FormatUint(hits, 10)
 }
 
 // tableText says where a table has the numbers of a descriptor; line is 0 when the table does not
@@ -131,6 +143,8 @@ func stepText(s *adminv1.Step) string {
 		text += "begins a hold"
 	case "end":
 		text += "ends a hold"
+	case "usage":
+		text += "the tokens"
 	case "no_holder":
 		text += "the rule has hold, and needs one more entry that names a holder"
 	default:
@@ -166,14 +180,15 @@ func remarks(e *adminv1.DescriptorExplanation) string {
 // stateText returns the decision of a limit on the hits of the request, and the source.
 func stateText(l *adminv1.LimitExplanation) string {
 	reset := "reset after " + waitText(l.GetResetAfter().AsDuration()) + sourceText(l.GetSource())
+	left := Amount(l.GetLimit(), uint64(l.GetRemaining()))
 	if l.GetAllowed() {
-		return fmt.Sprintf("allowed, %d left after that, %s", l.GetRemaining(), reset)
+		return fmt.Sprintf("allowed, %s left after that, %s", left, reset)
 	}
 	pass := "the same hits pass in " + waitText(l.GetRetryAfter().AsDuration())
 	if l.GetNever() {
 		pass = "the same hits never pass"
 	}
-	return fmt.Sprintf("denied, %d left, %s, %s", l.GetRemaining(), pass, reset)
+	return fmt.Sprintf("denied, %s left, %s, %s", left, pass, reset)
 }
 
 // sourceText returns the source of a decision behind a comma; "" for the usual sources.

@@ -45,14 +45,14 @@ func UsageText(r *adminv1.ListUsageResponse) string {
 		w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(w, "USED\tOF\tPART\tUNTIL\tDESCRIPTOR AND LIMIT")
 		for _, k := range r.GetKeys() {
-			used, until := strconv.FormatUint(k.GetUsed(), 10), "-"
+			used, until := Amount(k.GetLimit(), k.GetUsed()), "-"
 			if !k.GetCurrent() {
 				used += "?"
 			}
 			if k.GetUntil() != nil {
 				until = timeText(k.GetUntil())
 			}
-			fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s  %s\n", used, k.GetOf(), part(k), until, EntriesText(k.GetEntries()), LimitText(k.GetLimit()))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s  %s\n", used, Amount(k.GetLimit(), k.GetOf()), part(k), until, EntriesText(k.GetEntries()), LimitText(k.GetLimit()))
 		}
 		_ = w.Flush() // to memory
 	}
@@ -82,8 +82,8 @@ func UsageCSV(r *adminv1.ListUsageResponse) string {
 			until = timeText(k.GetUntil())
 		}
 		_ = w.Write([]string{
-			inert(EntriesText(k.GetEntries())), limitEnd(k.GetKey()), strconv.FormatUint(k.GetUsed(), 10),
-			strconv.FormatUint(k.GetOf(), 10), until, strconv.FormatBool(k.GetCurrent()),
+			inert(EntriesText(k.GetEntries())), limitEnd(k.GetKey()), Amount(k.GetLimit(), k.GetUsed()),
+			Amount(k.GetLimit(), k.GetOf()), until, strconv.FormatBool(k.GetCurrent()),
 		})
 	}
 	w.Flush() // to memory

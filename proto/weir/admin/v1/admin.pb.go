@@ -514,7 +514,11 @@ type Limit struct {
 	WarnAt []uint32 `protobuf:"varint,20,rep,packed,name=warn_at,json=warnAt,proto3" json:"warn_at,omitempty"`
 	// The alignment of the windows in words, such as "calendar of Europe/Berlin, day 15, at 06:00", or "first_hit". Empty for windows that
 	// count from 1970.
-	Alignment     string `protobuf:"bytes,21,opt,name=alignment,proto3" json:"alignment,omitempty"`
+	Alignment string `protobuf:"bytes,21,opt,name=alignment,proto3" json:"alignment,omitempty"`
+	// Whether the limit is a budget: its hits are millionths of a unit of money.
+	Money bool `protobuf:"varint,22,opt,name=money,proto3" json:"money,omitempty"`
+	// The table with the prices of models; absent for a limit without prices.
+	Prices        *Table `protobuf:"bytes,23,opt,name=prices,proto3" json:"prices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -652,6 +656,20 @@ func (x *Limit) GetAlignment() string {
 		return x.Alignment
 	}
 	return ""
+}
+
+func (x *Limit) GetMoney() bool {
+	if x != nil {
+		return x.Money
+	}
+	return false
+}
+
+func (x *Limit) GetPrices() *Table {
+	if x != nil {
+		return x.Prices
+	}
+	return nil
 }
 
 // Table is a list of values, such as customers, that have numbers of their own under a limit.
@@ -1236,7 +1254,8 @@ type Step struct {
 	// The value of the entry.
 	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
 	// How the entry matched: exact, wildcard or key_only. The last entry may name a holder instead: begin or end. no_match ends the search,
-	// as does no_holder: the rule of the entry has hold, and needs one more entry.
+	// as does no_holder: the rule of the entry has hold, and needs one more entry, or two if it has prices. usage: the entry has the
+	// tokens of a request.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The wildcard that matched the value; empty unless the reason is wildcard.
 	Pattern string `protobuf:"bytes,4,opt,name=pattern,proto3" json:"pattern,omitempty"`
@@ -4876,7 +4895,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\aentries\x18\x01 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x17\n" +
 	"\x04hits\x18\x02 \x01(\rH\x00R\x04hits\x88\x01\x01\x122\n" +
 	"\x05limit\x18\x03 \x01(\v2\x1c.weir.admin.v1.LimitOverrideR\x05limitB\a\n" +
-	"\x05_hits\"\x88\x04\n" +
+	"\x05_hits\"\xcc\x04\n" +
 	"\x05Limit\x12\x1c\n" +
 	"\talgorithm\x18\x01 \x01(\tR\talgorithm\x12*\n" +
 	"\x11requests_per_unit\x18\x02 \x01(\rR\x0frequestsPerUnit\x121\n" +
@@ -4894,7 +4913,9 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"table_line\x18\r \x01(\rR\ttableLine\x12\x17\n" +
 	"\awarn_at\x18\x14 \x03(\rR\x06warnAt\x12\x1c\n" +
-	"\talignment\x18\x15 \x01(\tR\talignment\"G\n" +
+	"\talignment\x18\x15 \x01(\tR\talignment\x12\x14\n" +
+	"\x05money\x18\x16 \x01(\bR\x05money\x12,\n" +
+	"\x06prices\x18\x17 \x01(\v2\x14.weir.admin.v1.TableR\x06prices\"G\n" +
 	"\x05Table\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x16\n" +
 	"\x06values\x18\x02 \x01(\rR\x06values\x12\x12\n" +
@@ -5355,122 +5376,123 @@ var file_weir_admin_v1_admin_proto_depIdxs = []int32{
 	57,  // 3: weir.admin.v1.Limit.period:type_name -> google.protobuf.Duration
 	57,  // 4: weir.admin.v1.Limit.at_most:type_name -> google.protobuf.Duration
 	8,   // 5: weir.admin.v1.Limit.table:type_name -> weir.admin.v1.Table
-	7,   // 6: weir.admin.v1.Rule.limits:type_name -> weir.admin.v1.Limit
-	58,  // 7: weir.admin.v1.Rule.metadata:type_name -> google.protobuf.Struct
-	59,  // 8: weir.admin.v1.Holder.begun_at:type_name -> google.protobuf.Timestamp
-	59,  // 9: weir.admin.v1.Holder.until:type_name -> google.protobuf.Timestamp
-	7,   // 10: weir.admin.v1.Holders.limit:type_name -> weir.admin.v1.Limit
-	10,  // 11: weir.admin.v1.Holders.holders:type_name -> weir.admin.v1.Holder
-	7,   // 12: weir.admin.v1.LimitExplanation.limit:type_name -> weir.admin.v1.Limit
-	57,  // 13: weir.admin.v1.LimitExplanation.retry_after:type_name -> google.protobuf.Duration
-	57,  // 14: weir.admin.v1.LimitExplanation.reset_after:type_name -> google.protobuf.Duration
-	11,  // 15: weir.admin.v1.LimitExplanation.holders:type_name -> weir.admin.v1.Holders
-	10,  // 16: weir.admin.v1.LimitExplanation.holder:type_name -> weir.admin.v1.Holder
-	1,   // 17: weir.admin.v1.LimitExplanation.holder_status:type_name -> weir.admin.v1.HolderStatus
-	46,  // 18: weir.admin.v1.LimitExplanation.grant:type_name -> weir.admin.v1.Grant
-	9,   // 19: weir.admin.v1.DescriptorExplanation.rule:type_name -> weir.admin.v1.Rule
-	12,  // 20: weir.admin.v1.DescriptorExplanation.limits:type_name -> weir.admin.v1.LimitExplanation
-	13,  // 21: weir.admin.v1.DescriptorExplanation.steps:type_name -> weir.admin.v1.Step
-	46,  // 22: weir.admin.v1.DescriptorExplanation.grant:type_name -> weir.admin.v1.Grant
-	39,  // 23: weir.admin.v1.DescriptorExplanation.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	6,   // 24: weir.admin.v1.ExplainRequest.descriptors:type_name -> weir.admin.v1.Descriptor
-	14,  // 25: weir.admin.v1.ExplainResponse.descriptors:type_name -> weir.admin.v1.DescriptorExplanation
-	26,  // 26: weir.admin.v1.ExplainResponse.domain:type_name -> weir.admin.v1.Domain
-	6,   // 27: weir.admin.v1.ResetRequest.descriptors:type_name -> weir.admin.v1.Descriptor
-	4,   // 28: weir.admin.v1.ListHoldersRequest.entries:type_name -> weir.admin.v1.Entry
-	9,   // 29: weir.admin.v1.ListHoldersResponse.rule:type_name -> weir.admin.v1.Rule
-	11,  // 30: weir.admin.v1.ListHoldersResponse.limits:type_name -> weir.admin.v1.Holders
-	4,   // 31: weir.admin.v1.ReleaseHolderRequest.entries:type_name -> weir.admin.v1.Entry
-	56,  // 32: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
-	26,  // 33: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
-	59,  // 34: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	59,  // 35: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
-	59,  // 36: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
-	59,  // 37: weir.admin.v1.RulesPage.unconfirmed_since:type_name -> google.protobuf.Timestamp
-	9,   // 38: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
-	9,   // 39: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
-	31,  // 40: weir.admin.v1.StatusResponse.requests:type_name -> weir.admin.v1.RequestsStatus
-	32,  // 41: weir.admin.v1.StatusResponse.store:type_name -> weir.admin.v1.StoreStatus
-	25,  // 42: weir.admin.v1.StatusResponse.loads:type_name -> weir.admin.v1.RulesPage
-	33,  // 43: weir.admin.v1.RequestsStatus.latency:type_name -> weir.admin.v1.Latency
-	59,  // 44: weir.admin.v1.StoreStatus.since:type_name -> google.protobuf.Timestamp
-	33,  // 45: weir.admin.v1.StoreStatus.latency:type_name -> weir.admin.v1.Latency
-	4,   // 46: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
-	2,   // 47: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
-	36,  // 48: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
-	59,  // 49: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
-	57,  // 50: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
-	37,  // 51: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
-	4,   // 52: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
-	2,   // 53: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
-	38,  // 54: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
-	39,  // 55: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	7,   // 56: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
-	57,  // 57: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
-	57,  // 58: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
-	3,   // 59: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
-	57,  // 60: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
-	42,  // 61: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
-	57,  // 62: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
-	4,   // 63: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
-	7,   // 64: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
-	57,  // 65: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
-	5,   // 66: weir.admin.v1.TopKey.override:type_name -> weir.admin.v1.LimitOverride
-	45,  // 67: weir.admin.v1.ListUsageResponse.keys:type_name -> weir.admin.v1.KeyUsage
-	59,  // 68: weir.admin.v1.ListUsageResponse.since:type_name -> google.protobuf.Timestamp
-	4,   // 69: weir.admin.v1.KeyUsage.entries:type_name -> weir.admin.v1.Entry
-	7,   // 70: weir.admin.v1.KeyUsage.limit:type_name -> weir.admin.v1.Limit
-	59,  // 71: weir.admin.v1.KeyUsage.until:type_name -> google.protobuf.Timestamp
-	4,   // 72: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
-	59,  // 73: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
-	59,  // 74: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
-	59,  // 75: weir.admin.v1.Grant.from:type_name -> google.protobuf.Timestamp
-	46,  // 76: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
-	46,  // 77: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
-	46,  // 78: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
-	9,   // 79: weir.admin.v1.GrantResponse.rule:type_name -> weir.admin.v1.Rule
-	39,  // 80: weir.admin.v1.GrantResponse.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	49,  // 81: weir.admin.v1.GrantResponse.limits:type_name -> weir.admin.v1.GrantedLimit
-	7,   // 82: weir.admin.v1.GrantedLimit.before:type_name -> weir.admin.v1.Limit
-	7,   // 83: weir.admin.v1.GrantedLimit.after:type_name -> weir.admin.v1.Limit
-	46,  // 84: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
-	46,  // 85: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
-	7,   // 86: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
-	10,  // 87: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
-	1,   // 88: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
-	15,  // 89: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
-	17,  // 90: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
-	23,  // 91: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
-	19,  // 92: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
-	21,  // 93: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
-	34,  // 94: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
-	43,  // 95: weir.admin.v1.AdminService.ListUsage:input_type -> weir.admin.v1.ListUsageRequest
-	40,  // 96: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
-	47,  // 97: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
-	50,  // 98: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
-	52,  // 99: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
-	54,  // 100: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
-	29,  // 101: weir.admin.v1.AdminService.Status:input_type -> weir.admin.v1.StatusRequest
-	27,  // 102: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
-	16,  // 103: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
-	18,  // 104: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
-	24,  // 105: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
-	20,  // 106: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
-	22,  // 107: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
-	35,  // 108: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
-	44,  // 109: weir.admin.v1.AdminService.ListUsage:output_type -> weir.admin.v1.ListUsageResponse
-	41,  // 110: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
-	48,  // 111: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
-	51,  // 112: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
-	53,  // 113: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
-	55,  // 114: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
-	30,  // 115: weir.admin.v1.AdminService.Status:output_type -> weir.admin.v1.StatusResponse
-	28,  // 116: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
-	103, // [103:117] is the sub-list for method output_type
-	89,  // [89:103] is the sub-list for method input_type
-	89,  // [89:89] is the sub-list for extension type_name
-	89,  // [89:89] is the sub-list for extension extendee
-	0,   // [0:89] is the sub-list for field type_name
+	8,   // 6: weir.admin.v1.Limit.prices:type_name -> weir.admin.v1.Table
+	7,   // 7: weir.admin.v1.Rule.limits:type_name -> weir.admin.v1.Limit
+	58,  // 8: weir.admin.v1.Rule.metadata:type_name -> google.protobuf.Struct
+	59,  // 9: weir.admin.v1.Holder.begun_at:type_name -> google.protobuf.Timestamp
+	59,  // 10: weir.admin.v1.Holder.until:type_name -> google.protobuf.Timestamp
+	7,   // 11: weir.admin.v1.Holders.limit:type_name -> weir.admin.v1.Limit
+	10,  // 12: weir.admin.v1.Holders.holders:type_name -> weir.admin.v1.Holder
+	7,   // 13: weir.admin.v1.LimitExplanation.limit:type_name -> weir.admin.v1.Limit
+	57,  // 14: weir.admin.v1.LimitExplanation.retry_after:type_name -> google.protobuf.Duration
+	57,  // 15: weir.admin.v1.LimitExplanation.reset_after:type_name -> google.protobuf.Duration
+	11,  // 16: weir.admin.v1.LimitExplanation.holders:type_name -> weir.admin.v1.Holders
+	10,  // 17: weir.admin.v1.LimitExplanation.holder:type_name -> weir.admin.v1.Holder
+	1,   // 18: weir.admin.v1.LimitExplanation.holder_status:type_name -> weir.admin.v1.HolderStatus
+	46,  // 19: weir.admin.v1.LimitExplanation.grant:type_name -> weir.admin.v1.Grant
+	9,   // 20: weir.admin.v1.DescriptorExplanation.rule:type_name -> weir.admin.v1.Rule
+	12,  // 21: weir.admin.v1.DescriptorExplanation.limits:type_name -> weir.admin.v1.LimitExplanation
+	13,  // 22: weir.admin.v1.DescriptorExplanation.steps:type_name -> weir.admin.v1.Step
+	46,  // 23: weir.admin.v1.DescriptorExplanation.grant:type_name -> weir.admin.v1.Grant
+	39,  // 24: weir.admin.v1.DescriptorExplanation.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	6,   // 25: weir.admin.v1.ExplainRequest.descriptors:type_name -> weir.admin.v1.Descriptor
+	14,  // 26: weir.admin.v1.ExplainResponse.descriptors:type_name -> weir.admin.v1.DescriptorExplanation
+	26,  // 27: weir.admin.v1.ExplainResponse.domain:type_name -> weir.admin.v1.Domain
+	6,   // 28: weir.admin.v1.ResetRequest.descriptors:type_name -> weir.admin.v1.Descriptor
+	4,   // 29: weir.admin.v1.ListHoldersRequest.entries:type_name -> weir.admin.v1.Entry
+	9,   // 30: weir.admin.v1.ListHoldersResponse.rule:type_name -> weir.admin.v1.Rule
+	11,  // 31: weir.admin.v1.ListHoldersResponse.limits:type_name -> weir.admin.v1.Holders
+	4,   // 32: weir.admin.v1.ReleaseHolderRequest.entries:type_name -> weir.admin.v1.Entry
+	56,  // 33: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
+	26,  // 34: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
+	59,  // 35: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	59,  // 36: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
+	59,  // 37: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
+	59,  // 38: weir.admin.v1.RulesPage.unconfirmed_since:type_name -> google.protobuf.Timestamp
+	9,   // 39: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
+	9,   // 40: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
+	31,  // 41: weir.admin.v1.StatusResponse.requests:type_name -> weir.admin.v1.RequestsStatus
+	32,  // 42: weir.admin.v1.StatusResponse.store:type_name -> weir.admin.v1.StoreStatus
+	25,  // 43: weir.admin.v1.StatusResponse.loads:type_name -> weir.admin.v1.RulesPage
+	33,  // 44: weir.admin.v1.RequestsStatus.latency:type_name -> weir.admin.v1.Latency
+	59,  // 45: weir.admin.v1.StoreStatus.since:type_name -> google.protobuf.Timestamp
+	33,  // 46: weir.admin.v1.StoreStatus.latency:type_name -> weir.admin.v1.Latency
+	4,   // 47: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
+	2,   // 48: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
+	36,  // 49: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
+	59,  // 50: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
+	57,  // 51: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
+	37,  // 52: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
+	4,   // 53: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
+	2,   // 54: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
+	38,  // 55: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
+	39,  // 56: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	7,   // 57: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
+	57,  // 58: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
+	57,  // 59: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
+	3,   // 60: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
+	57,  // 61: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
+	42,  // 62: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
+	57,  // 63: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
+	4,   // 64: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
+	7,   // 65: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
+	57,  // 66: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
+	5,   // 67: weir.admin.v1.TopKey.override:type_name -> weir.admin.v1.LimitOverride
+	45,  // 68: weir.admin.v1.ListUsageResponse.keys:type_name -> weir.admin.v1.KeyUsage
+	59,  // 69: weir.admin.v1.ListUsageResponse.since:type_name -> google.protobuf.Timestamp
+	4,   // 70: weir.admin.v1.KeyUsage.entries:type_name -> weir.admin.v1.Entry
+	7,   // 71: weir.admin.v1.KeyUsage.limit:type_name -> weir.admin.v1.Limit
+	59,  // 72: weir.admin.v1.KeyUsage.until:type_name -> google.protobuf.Timestamp
+	4,   // 73: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
+	59,  // 74: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
+	59,  // 75: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
+	59,  // 76: weir.admin.v1.Grant.from:type_name -> google.protobuf.Timestamp
+	46,  // 77: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
+	46,  // 78: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
+	46,  // 79: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
+	9,   // 80: weir.admin.v1.GrantResponse.rule:type_name -> weir.admin.v1.Rule
+	39,  // 81: weir.admin.v1.GrantResponse.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	49,  // 82: weir.admin.v1.GrantResponse.limits:type_name -> weir.admin.v1.GrantedLimit
+	7,   // 83: weir.admin.v1.GrantedLimit.before:type_name -> weir.admin.v1.Limit
+	7,   // 84: weir.admin.v1.GrantedLimit.after:type_name -> weir.admin.v1.Limit
+	46,  // 85: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
+	46,  // 86: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
+	7,   // 87: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
+	10,  // 88: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
+	1,   // 89: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
+	15,  // 90: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
+	17,  // 91: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
+	23,  // 92: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
+	19,  // 93: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
+	21,  // 94: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
+	34,  // 95: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
+	43,  // 96: weir.admin.v1.AdminService.ListUsage:input_type -> weir.admin.v1.ListUsageRequest
+	40,  // 97: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
+	47,  // 98: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
+	50,  // 99: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
+	52,  // 100: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
+	54,  // 101: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
+	29,  // 102: weir.admin.v1.AdminService.Status:input_type -> weir.admin.v1.StatusRequest
+	27,  // 103: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
+	16,  // 104: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
+	18,  // 105: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
+	24,  // 106: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
+	20,  // 107: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
+	22,  // 108: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
+	35,  // 109: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
+	44,  // 110: weir.admin.v1.AdminService.ListUsage:output_type -> weir.admin.v1.ListUsageResponse
+	41,  // 111: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
+	48,  // 112: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
+	51,  // 113: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
+	53,  // 114: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
+	55,  // 115: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
+	30,  // 116: weir.admin.v1.AdminService.Status:output_type -> weir.admin.v1.StatusResponse
+	28,  // 117: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
+	104, // [104:118] is the sub-list for method output_type
+	90,  // [90:104] is the sub-list for method input_type
+	90,  // [90:90] is the sub-list for extension type_name
+	90,  // [90:90] is the sub-list for extension extendee
+	0,   // [0:90] is the sub-list for field type_name
 }
 
 func init() { file_weir_admin_v1_admin_proto_init() }

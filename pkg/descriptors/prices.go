@@ -40,9 +40,8 @@ type Usage struct {
 func ParseUsage(text string) (Usage, error) {
 	var numbers [4]uint64
 	for i, name := range [...]string{"input", "cached input", "cache write", "output"} {
-		digits, rest, found := strings.Cut(text, "/")
-		n, err := strconv.ParseUint(digits, 10, 53)
-		if !found || err != nil {
+		n, rest, ok := cutNumber(text)
+		if !ok {
 			return Usage{}, fmt.Errorf("%s tokens: must be a whole number below 2^53 with a / behind it, as in 1000/640/0/250/gpt-5", name)
 		}
 		numbers[i], text = n, rest
@@ -53,6 +52,24 @@ func ParseUsage(text string) (Usage, error) {
 			u.Input, u.Cached+u.Written)
 	}
 	return u, nil
+}
+
+// cutNumber returns the whole number below 2^53 that a text begins with, and the text behind the /
+// after it.
+func cutNumber(text string) (n uint64, rest string, ok bool) {
+	for i := range len(text) {
+		digit := text[i] - '0'
+		switch {
+		case text[i] == '/':
+			return n, text[i+1:], i > 0
+		case digit > 9:
+			return 0, "", false
+		}
+		if n = 10*n + uint64(digit); n >= 1<<53 {
+			return 0, "", false
+		}
+	}
+	return 0, "", false
 }
 
 // unused reports whether the request has no tokens.
@@ -76,9 +93,13 @@ func priceColumns() [5]string {
 }
 
 // cost returns the price of a usage in millionths, rounded up, at most algorithms.MaxHits.
-func (p price) cost(u *Usage) int64 {
+func (p *price) cost(u *Usage) int64 {
+	plain := u.Input - u.Cached - u.Written
+	if u.Input|u.Output < 1<<20 { // the sum is below 2^20 * 2^40 * 2
+		return int64(min((plain*p[0]+u.Cached*p[1]+u.Written*p[2]+u.Output*p[3]+Micros-1)/Micros, algorithms.MaxHits))
+	}
 	var high, low uint64
-	for i, tokens := range [...]uint64{u.Input - u.Cached - u.Written, u.Cached, u.Written, u.Output} {
+	for i, tokens := range [...]uint64{plain, u.Cached, u.Written, u.Output} {
 		h, l := bits.Mul64(tokens, p[i]) // below 2^53 * 2^40
 		var carry uint64
 		low, carry = bits.Add64(low, l, 0)

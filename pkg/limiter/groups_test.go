@@ -357,3 +357,55 @@ descriptors:
 		}
 	})
 }
+
+// What users of Envoy AI Gateway expect of a QuotaPolicy, and report as missing
+// (envoyproxy/ai-gateway#2460).
+func TestQuotasOfModelsAreEnforcedAsUsersExpect(t *testing.T) {
+	const (
+		model = "  - {key: model, value: %s, quota_mode: true, group: %[1]s, rate_limit: %s}\n"
+		hour  = "{unit: hour, requests_per_unit: %d}"
+	)
+	of := func(n int) string { return fmt.Sprintf(hour, n) }
+	for name, c := range map[string]struct {
+		rules string
+		asks  map[string]int // descriptors, and how often
+		want  map[string]int // first group with room, "" for none
+	}{
+		"a model without a quota serves when the other one is spent": {
+			fmt.Sprintf(model, "mini", of(100)) + fmt.Sprintf(model, "large", "{unlimited: true}"),
+			map[string]int{"model=mini model=large": 350},
+			map[string]int{"mini": 100, "large": 250},
+		},
+		"no model is used beyond its quota": {
+			fmt.Sprintf(model, "mini", of(100)) + fmt.Sprintf(model, "large", of(200)),
+			map[string]int{"model=mini model=large": 350},
+			map[string]int{"mini": 100, "large": 200, "": 50},
+		},
+		"a tenant has a quota of its own beside the default": {
+			fmt.Sprintf(model, "mini", of(100)) + "  - {key: tenant, quota_mode: true, group: mini, rate_limit: " + of(10) + "}\n" +
+				fmt.Sprintf(model, "large", of(200)),
+			map[string]int{"model=mini tenant=a model=large": 50, "model=mini tenant=b model=large": 50},
+			map[string]int{"mini": 20, "large": 80},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, "domain: d\ndescriptors:\n"+c.rules)
+				got := make(map[string]int)
+				for ask, times := range c.asks {
+					for range times {
+						words := strings.Fields(f.grouped(request("d", strings.Fields(ask)...)))
+						served := ""
+						if words[0] == "OK" {
+							served = words[1]
+						}
+						got[served]++
+					}
+				}
+				if diff := cmp.Diff(c.want, got); diff != "" {
+					t.Errorf("who serves (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}

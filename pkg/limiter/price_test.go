@@ -21,13 +21,17 @@ descriptors:
     rate_limits:
       - {budget: 0.001, unit: hour, prices: {table: p.csv, unknown: deny}, hold: {begin: r, end: d, at_most: 10m}}
       - {algorithm: token_bucket, requests_per_unit: 1000, unit: minute, hold: {begin: r, end: d, at_most: 10m}}
+  - key: much
+    rate_limit: {budget: 4000, unit: hour, prices: {table: p.csv, unknown: deny}, hold: {begin: r, end: d, at_most: 10m}}
+  - key: hits
+    rate_limit: {requests_per_unit: 4000000000, unit: hour, hold: {begin: r, end: d, at_most: 10m}}
   - key: all
     rate_limit: {budget: 0.001, unit: hour, prices: {table: others.csv, unknown: default}, hold: {begin: r, end: d, at_most: 10m}}
 `
 
 const prices = "model,input,cached_input,cache_write,output\nsmall,1,0.1,2,4\n"
 
-func newPriced(t *testing.T, o limiter.Options) fixture {
+func newPriced(t testing.TB, o limiter.Options) fixture {
 	t.Helper()
 	s := must.Get(memstore.New(memstore.Options{}))(t)
 	t.Cleanup(s.Close)
@@ -161,4 +165,30 @@ func TestAPricedRuleIsExplainedResetAndReleasedWithoutAUsage(t *testing.T) {
 			t.Errorf("Explain: %+v, %v", all, err)
 		}
 	})
+}
+
+// BenchmarkPrices decides the begins and the ends of a thousand requests, which have a usage in any
+// case: under a limit of hits, and under a budget.
+func BenchmarkPrices(b *testing.B) {
+	for _, key := range []string{"hits", "much"} {
+		b.Run(key, func(b *testing.B) {
+			f := newPriced(b, limiter.Options{})
+			var all []*limiter.Request
+			for i := range 1000 {
+				all = append(all, request("edge", fmt.Sprintf("%s=a,usage=100/0/0/100/small,r=%d hits=200", key, i)),
+					request("edge", fmt.Sprintf("%s=a,usage=100/64/0/23/small,d=%d hits=123", key, i)))
+			}
+			var v limiter.Verdict
+			i := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := f.Check(b.Context(), all[i], &v); err != nil || v.OverLimit {
+					b.Fatalf("over limit %v, %v", v.OverLimit, err)
+				}
+				if i++; i == len(all) {
+					i = 0
+				}
+			}
+		})
+	}
 }

@@ -335,7 +335,7 @@ class KeyRow {
     this.tr.className = denied && !shadow ? 'warn' : '';
     this.bar.style.width = (100 * used).toFixed(1) + '%';
     this.bar.className = used >= 1 ? 'full' : used >= 0.8 ? 'near' : '';
-    put(this.usedText, k.limit ? part(used, 1) + ' of ' + limitText(k.limit) + ', ' + count(k.remaining || 0) + ' left' : part(used, 1));
+    put(this.usedText, k.limit ? part(used, 1) + ' of ' + limitText(k.limit) + ', ' + amount(k.limit, k.remaining || 0) + ' left' : part(used, 1));
     put(this.reset, k.resetAfter ? time(seconds(k.resetAfter)) : 'now');
   }
 }
@@ -411,7 +411,7 @@ function requestRow(r, d, more) {
   const limit = (d.limits || []).find(l => !l.allowed) || (d.limits || [])[0], miss = d.nearestMiss;
   const what = [];
   if (r.error) what.push(soft(r.error));
-  else if (limit) what.push((never(limit, d.hits) ? 'never passes, by ' : limit.retryAfter && seconds(limit.retryAfter) ? 'passes in ' + time(seconds(limit.retryAfter)) + ', by ' : count(limit.remaining || 0) + ' left of ') + limitText(limit.limit));
+  else if (limit) what.push((never(limit, d.hits) ? 'never passes, by ' : limit.retryAfter && seconds(limit.retryAfter) ? 'passes in ' + time(seconds(limit.retryAfter)) + ', by ' : amount(limit.limit, limit.remaining || 0) + ' left of ') + limitText(limit.limit));
   else if (miss) what.push(soft(miss.why || 'no rule matched'));
   const notes = [!r.error && limit && limit.source && !usual(limit.source) && sourceText(limit.source), d.group && 'group ' + d.group, !more && 'in ' + time(seconds(r.took)), limit && limit.grant && 'grant ' + limit.grant].filter(Boolean).join(', ');
   what.push(notes && el('small', {}, notes), limit && miss && el('small', {}, 'no rule of its own: ', soft(miss.why)));
@@ -445,7 +445,7 @@ new IntersectionObserver(all => { if (all.some(e => e.isIntersecting) && !tailSe
 
 // ---- explain
 
-const reasons = {exact: 'matches exactly', wildcard: 'matches the wildcard', key_only: 'matches by its key', begin: 'begins a hold', end: 'ends a hold', no_match: 'matches nothing here', no_holder: 'needs one more entry'};
+const reasons = {exact: 'matches exactly', wildcard: 'matches the wildcard', key_only: 'matches by its key', usage: 'has the tokens', begin: 'begins a hold', end: 'ends a hold', no_match: 'matches nothing here', no_holder: 'needs one more entry'};
 
 $('explain-form').addEventListener('submit', async e => {
   e.preventDefault();
@@ -467,7 +467,7 @@ function explanation(domain, descriptor, d) {
     d.nearestMiss && el('p', {class: 'nearest'}, 'The nearest miss: ', soft(d.nearestMiss.why || ''), ' ', el('small', {}, near(d.nearestMiss.file, d.nearestMiss.line))),
     (d.limits || []).map(l => el('dl', {class: 'facts'},
       el('dt', {}, 'Limit'), el('dd', {}, limitText(l.limit) + ', ' + l.limit.algorithm + (l.grant ? ' (by grant ' + l.grant.id + ': ' + l.grant.reason + ')' : '')),
-      el('dt', {}, 'Now'), el('dd', {class: l.allowed ? '' : 'warn'}, (l.allowed ? 'allowed, ' + count(l.remaining || 0) + ' left after that' : 'denied, ' + (l.never ? 'always: the limit never has so many hits' : 'the same hits pass in ' + time(seconds(l.retryAfter)))) + '; reset after ' + time(seconds(l.resetAfter)) + (usual(l.source) ? '' : ', ' + sourceText(l.source))),
+      el('dt', {}, 'Now'), el('dd', {class: l.allowed ? '' : 'warn'}, (l.allowed ? 'allowed, ' + amount(l.limit, l.remaining || 0) + ' left after that' : 'denied, ' + (l.never ? 'always: the limit never has so many hits' : 'the same hits pass in ' + time(seconds(l.retryAfter)))) + '; reset after ' + time(seconds(l.resetAfter)) + (usual(l.source) ? '' : ', ' + sourceText(l.source))),
       el('dt', {}, 'Key'), el('dd', {}, el('code', {}, soft(l.key))))),
     (d.limits || []).length ? el('p', {class: 'line'},
       el('button', {type: 'button', onclick: () => resetKey({domain, entries: descriptor.entries})}, 'Reset'),

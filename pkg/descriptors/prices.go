@@ -116,6 +116,14 @@ func (p *price) cost(u *Usage) int64 {
 // PriceTable returns the table of prices of the limit, nil without one.
 func (l *Limit) PriceTable() *Table { return l.priced }
 
+// UnknownModels returns the choice for models without a price, as in rule files: deny or default.
+func (l *Limit) UnknownModels() string {
+	if l.others {
+		return "default"
+	}
+	return "deny"
+}
+
 // Prices reports whether the hits of the limit are prices, see [Limit.Cost].
 func (l *Limit) Prices() bool { return l.priced != nil }
 

@@ -317,6 +317,32 @@ func TestTablesStay(t *testing.T) {
 	}
 }
 
+// A rule with a budget stays as it is.
+func TestBudgetsStay(t *testing.T) {
+	table := descriptors.NewTable("rules/p.csv", []byte("model,input,cached_input,cache_write,output\n*,1,1,1,1\n"))
+	source := descriptors.Source{
+		Name: "rules/llm.yaml", Table: func(string) (*descriptors.Table, error) { return table, nil },
+		Data: []byte("domain: llm\ndescriptors:\n- {key: team, rate_limit: {budget: 0.5, unit: day, prices: {table: p.csv, unknown: default}, " +
+			"hold: {begin: r, end: d, at_most: 1m}}}\n- {key: client, rate_limit: {unit: minute, requests_per_unit: 5}}\n"),
+	}
+	rules := must.First(descriptors.Load([]descriptors.Source{source}, descriptors.Options{}))(t)
+	begin := record(0, 1, "team", "a", descriptors.UsageKey, descriptors.NoUsage, "r", "1")
+	traffic := []*records.Record{begin, record(0, 7, "client", "small"), late(2 * time.Minute)}
+	for _, one := range traffic {
+		one.Request.Domain = "llm"
+	}
+	r, documents := suggestions(t, Options{Rules: rules}, Goal{Keys: 1, Unit: descriptors.Minute}, traffic)
+	again, _, err := descriptors.Load([]descriptors.Source{{Name: "x", Data: []byte(documents[0]), Table: r.Table}}, descriptors.Options{})
+	if err != nil {
+		t.Fatalf("the suggested rules: %v\n%s", err, documents[0])
+	}
+	entries := []descriptors.Entry{{Key: "team", Value: "a"}, {Key: descriptors.UsageKey, Value: descriptors.NoUsage}, {Key: "r", Value: "1"}}
+	was, is := rules.Domains()[0].Match(entries).Limits[0], again.Domains()[0].Match(entries).Limits[0]
+	if is.Limit != was.Limit || !is.Money || is.PriceTable() != table || is.UnknownModels() != "default" {
+		t.Errorf("the suggested limit is %+v, was %+v", is, was)
+	}
+}
+
 // Clients may send any keys: shapes are bounded.
 func TestShapesAreBounded(t *testing.T) {
 	c := New(Options{})

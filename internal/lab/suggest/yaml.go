@@ -54,6 +54,8 @@ type rateLimit struct {
 	Unit            string      `yaml:"unit,omitempty"`
 	UnitMultiplier  uint32      `yaml:"unit_multiplier,omitempty"`
 	RequestsPerUnit *uint32     `yaml:"requests_per_unit,omitempty"`
+	Budget          string      `yaml:"budget,omitempty"`
+	Prices          *prices     `yaml:"prices,omitempty,flow"`
 	MaxInFlight     *uint32     `yaml:"max_in_flight,omitempty"`
 	Burst           uint32      `yaml:"burst,omitempty"`
 	Hold            *hold       `yaml:"hold,omitempty"`
@@ -63,6 +65,11 @@ type rateLimit struct {
 	Align           *align      `yaml:"align,omitempty,flow"`
 	WarnAt          []string    `yaml:"warn_at,omitempty,flow"`
 	Replaces        []limitName `yaml:"replaces,omitempty"`
+}
+
+type prices struct {
+	Table   string `yaml:"table"`
+	Unknown string `yaml:"unknown"`
 }
 
 // align is an alignment without the values that a rule file may leave out.
@@ -233,6 +240,12 @@ func (s *Shape) rateLimit(l *Limit) rateLimit {
 			out.UnitMultiplier = l.of.Multiplier
 		}
 	}
+	if l.of.Money {
+		out.Budget, out.RequestsPerUnit = descriptors.Money(uint64(l.Requests)), nil
+	}
+	if t := l.of.PriceTable(); t != nil {
+		out.Prices = &prices{s.tableName(t), l.of.UnknownModels()}
+	}
 	if l.of.Algorithm == algorithms.TokenBucket && l.Burst != l.Requests {
 		out.Burst = l.Burst
 	}
@@ -291,8 +304,10 @@ func (s *Shape) tableName(t *descriptors.Table) string {
 func (r *Result) Table(name string) (*descriptors.Table, error) {
 	for _, s := range slices.Concat(r.Shapes, r.kept) {
 		for i := range s.Limits {
-			if t := s.Limits[i].of.Table(); t != nil && s.tableName(t) == name {
-				return t, nil
+			for _, t := range []*descriptors.Table{s.Limits[i].of.Table(), s.Limits[i].of.PriceTable()} {
+				if t != nil && s.tableName(t) == name {
+					return t, nil
+				}
 			}
 		}
 	}

@@ -358,8 +358,7 @@ descriptors:
 	})
 }
 
-// What users of Envoy AI Gateway expect of a QuotaPolicy, and report as missing
-// (envoyproxy/ai-gateway#2460).
+// The three scenarios of envoyproxy/ai-gateway#2460, which users expect of quotas.
 func TestQuotasOfModelsAreEnforcedAsUsersExpect(t *testing.T) {
 	const (
 		model = "  - {key: model, value: %s, quota_mode: true, group: %[1]s, rate_limit: %s}\n"

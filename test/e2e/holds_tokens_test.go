@@ -155,7 +155,7 @@ func TestPeekThenChargeOnALimitOfHolders(t *testing.T) {
 	backend := parts.BackendFor(t)
 	s := startSidecar(t, tokens(balance))
 	const header = `'x-estimate' in request.headers ? int(request.headers['x-estimate']) : `
-	const estimate = "%CEL(has(metadata.typed_filter_metadata.asked)"
+	const estimate = "%CEL(has(metadata.typed_filter_metadata.asked)\n"
 	e := startDeployed(t, "llm/envoy.yaml", backend, s.GRPC, estimate, strings.Replace(estimate, "has", header+"has", 1))
 	asked := dial(t, s.GRPC)
 	together := func(user, estimate string) []int {

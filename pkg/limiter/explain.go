@@ -19,6 +19,7 @@ type LimitState struct {
 	Limit    descriptors.Limit
 	Key      string
 	Decision algorithms.Decision
+	Never    bool         // see DescriptorStatus.Never
 	Grant    *Grant       // changed Limit; nil without a grant
 	Source   store.Source // of Decision; zero where the store does not say
 
@@ -49,7 +50,7 @@ func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error
 		for n := s.charge; n < s.charge+s.count; n++ {
 			c, of := &v.charges[n], v.terms[n]
 			state := LimitState{
-				Limit: *of.limit, Key: string(c.Key), Decision: v.decisions[n],
+				Limit: *of.limit, Key: string(c.Key), Decision: v.decisions[n], Never: !v.decisions[n].Allowed && v.never(n),
 				Grant: of.grant, Source: v.parts.states[n].Source, Hold: c.Hold,
 			}
 			if c.Hold != nil {

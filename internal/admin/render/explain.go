@@ -89,7 +89,7 @@ func explanation(d *descriptors.Domain, entries []descriptors.Entry, e *limiter.
 			ResetAfter: durationpb.New(l.Decision.ResetAfter),
 			Grant:      Grant(nil, l.Grant),
 			Source:     Source(l.Source),
-			Never:      !l.Decision.Allowed && l.Grant == nil && e.Status.Hits > int64(l.Limit.Capacity()),
+			Never:      l.Never,
 		}
 		explained.WindowStart, explained.WindowEnd = window(&l.Limit, l.Decision, time.Now())
 		if l.Hold != nil {

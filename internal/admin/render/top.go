@@ -89,7 +89,7 @@ func TopText(r *adminv1.ListTopKeysResponse) string {
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "HITS\tDENIED\tUSED\tLEFT\tRESET\t")
 	for _, k := range r.GetKeys() {
-		left, reset := strconv.FormatUint(uint64(k.GetRemaining()), 10), "?"
+		left, reset := Amount(k.GetLimit(), uint64(k.GetRemaining())), "?"
 		if k.GetCurrent() {
 			reset = "in " + k.GetResetAfter().AsDuration().Round(time.Second).String()
 		}

@@ -190,17 +190,21 @@ func before(of *adminv1.WatchedDescriptor, a *adminv1.WatchedLimit, other *admin
 
 // Never reports whether a limit that denied the hits of a descriptor denies them for ever.
 func Never(d *adminv1.WatchedDescriptor, l *adminv1.WatchedLimit) bool {
-	return !l.GetAllowed() && l.GetGrant() == "" && d.GetHits() > int64(l.GetLimit().GetBurst())
+	held := l.GetLimit().GetAtMost() != nil && l.GetLimit().GetPeriod() != nil // an estimate is cut to the limit
+	return !l.GetAllowed() && l.GetGrant() == "" && !held && d.GetHits() > int64(l.GetLimit().GetBurst())
 }
 
 // watchedLimitText returns a limit with its decision: "0 left of 100 per 1m, retry after 30s".
 func watchedLimitText(d *adminv1.WatchedDescriptor, l *adminv1.WatchedLimit) string {
-	text := fmt.Sprintf("%d left of %d at once", l.GetRemaining(), l.GetLimit().GetRequestsPerUnit())
+	amount := func(n uint32) string { return Amount(l.GetLimit(), uint64(n)) }
+	text := amount(l.GetRemaining()) + " left of " + amount(l.GetLimit().GetRequestsPerUnit())
 	if period := l.GetLimit().GetPeriod(); period != nil {
-		text = fmt.Sprintf("%d left of %d per %s", l.GetRemaining(), l.GetLimit().GetRequestsPerUnit(), periodText(period.AsDuration()))
+		text += " per " + periodText(period.AsDuration())
+	} else {
+		text += " at once"
 	}
 	if l.GetLimit().GetBurst() != l.GetLimit().GetRequestsPerUnit() {
-		text += fmt.Sprintf(" with a burst of %d", l.GetLimit().GetBurst())
+		text += " with a burst of " + amount(l.GetLimit().GetBurst())
 	}
 	if d.GetOverride() {
 		text += " by override"

@@ -421,7 +421,8 @@ function requestRow(r, d, more) {
 }
 // times returns the hits beside a descriptor, nothing for one hit.
 const times = hits => Number(hits ?? 1) === 1 ? '' : ' × ' + hits;
-const never = (limit, hits) => !limit.allowed && !limit.grant && Number(hits ?? 1) > (limit.limit.burst || 0);
+// An estimate above its limit is cut to the limit.
+const never = (limit, hits) => !limit.allowed && !limit.grant && !(limit.limit.atMost && limit.limit.period) && Number(hits ?? 1) > (limit.limit.burst || 0);
 const usual = source => ['memory', 'redis'].includes(source); // which goes without saying
 const sourceText = source => source.startsWith('without') ? source : 'by ' + source;
 function tailOnly(outcome) {

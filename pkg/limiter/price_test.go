@@ -31,11 +31,11 @@ descriptors:
 
 const prices = "model,input,cached_input,cache_write,output\nsmall,1,0.1,2,4\n"
 
-func newPriced(t testing.TB, o limiter.Options) fixture {
-	t.Helper()
-	s := must.Get(memstore.New(memstore.Options{}))(t)
-	t.Cleanup(s.Close)
-	f := newFixtureOn(t, s, "", o)
+func newPriced(tb testing.TB, o limiter.Options) fixture {
+	tb.Helper()
+	s := must.Get(memstore.New(memstore.Options{}))(tb)
+	tb.Cleanup(s.Close)
+	f := newFixtureOn(tb, s, "", o)
 	tables := map[string]string{"p.csv": prices, "others.csv": prices + "*,100,100,100,100\n"}
 	rules, warnings, err := descriptors.Load([]descriptors.Source{{
 		Name: "rules.yaml", Data: []byte(pricedRules),
@@ -44,7 +44,7 @@ func newPriced(t testing.TB, o limiter.Options) fixture {
 		},
 	}}, descriptors.Options{})
 	if err != nil || len(warnings) > 0 {
-		t.Fatal(err, warnings)
+		tb.Fatal(err, warnings)
 	}
 	f.SetRules(rules)
 	return f

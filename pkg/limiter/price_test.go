@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirproxy/weir/internal/testing/must"
+	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/memstore"
@@ -137,6 +138,9 @@ func TestAModelWithoutAPriceIsNoticed(t *testing.T) {
 }
 
 func TestAPricedDecisionDoesNotAllocate(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector allocates")
+	}
 	f := newPriced(t, limiter.Options{})
 	begin, end := request("edge", "team=a,usage=1/0/0/1/small,r=1 hits=2"), request("edge", "team=a,usage=1/1/0/0/small,d=1 hits=1")
 	var v limiter.Verdict

@@ -18,8 +18,12 @@ const (
 )
 
 func logNotices(logger *slog.Logger) func(*limiter.Notice) {
-	limit := new(loglimit.Limiter)
+	marks, begins := new(loglimit.Limiter), new(loglimit.Limiter) // clients choose their models and estimates
 	return func(n *limiter.Notice) {
+		limit := marks
+		if n.Mark == 0 {
+			limit = begins
+		}
 		missed, due := limit.DueOf(noticesAtOnce, noticesEvery)
 		if !due {
 			return
@@ -44,7 +48,7 @@ func logNotices(logger *slog.Logger) func(*limiter.Notice) {
 		}
 		switch {
 		case n.Model != "":
-			logger.LogAttrs(context.Background(), slog.LevelWarn, "a request was denied, as its model has no price", attrs...)
+			logger.LogAttrs(context.Background(), slog.LevelWarn, "a model has no price", attrs...)
 		case n.Estimate > 0:
 			logger.LogAttrs(context.Background(), slog.LevelWarn, "an estimate above its limit was cut to the limit", attrs...)
 		default:

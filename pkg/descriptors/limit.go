@@ -217,8 +217,8 @@ func (t *tree) limit(v value, f form) (limit, bool) {
 	case slots:
 		t.readSlots(v, fs, f, &l)
 	case fs.has("budget"):
-		at, _ := fs.get("budget")
-		t.readBudget(at, fs, &l.Limit)
+		requests, _ = fs.get("budget")
+		t.readBudget(requests, fs, &l.Limit)
 	case fs.has("requests_per_unit"):
 		l.Requests, _ = t.count(requests, 0)
 	case !l.unlimited && len(t.errs) == mistakes:
@@ -453,7 +453,13 @@ func (t *tree) duration(v value) time.Duration {
 }
 
 func (t *tree) readBurst(v value, l *Limit) {
-	burst, ok := t.count(v, 1)
+	var burst uint32
+	var ok bool
+	if l.Money {
+		burst, ok = t.amount(v)
+	} else {
+		burst, ok = t.count(v, 1)
+	}
 	if !ok {
 		return
 	}

@@ -204,7 +204,7 @@ func Money(micros uint64) string {
 // pricesOf begins a table of prices if its first line has the names of such a table.
 func (t *Table) pricesOf(fields []string, line int) bool {
 	names := priceColumns()
-	if strings.TrimSpace(fields[0]) != names[0] {
+	if len(fields) < 2 || strings.TrimSpace(fields[0]) != names[0] || strings.TrimSpace(fields[1]) != names[1] {
 		return false
 	}
 	t.prices = &prices{models: make(map[string]price), lines: make(map[string]int)}
@@ -235,12 +235,17 @@ func (t *tree) readBudget(at value, fs fields, l *Limit) {
 	if other, both := fs.get("requests_per_unit"); both {
 		t.fail(other, "stands beside budget: must be one of the two")
 	}
+	l.Requests, l.Money = t.amount(at)
+}
+
+// amount decodes an amount of money, in millionths.
+func (t *tree) amount(at value) (micro uint32, ok bool) {
 	text, ok := at.node.Value, at.node.Kind == yaml.ScalarNode && at.node.ShortTag() == "!!float" && !t.beyond(at)
 	if !ok {
 		text, ok = t.text(at)
 	}
 	if !ok {
-		return
+		return 0, false
 	}
 	n, ok := micros(text)
 	switch {
@@ -249,8 +254,9 @@ func (t *tree) readBudget(at value, fs fields, l *Limit) {
 	case n > math.MaxUint32:
 		t.fail(at, "is %s, must be at most %s", quote(text), Money(math.MaxUint32))
 	default:
-		l.Money, l.Requests = true, uint32(n)
+		return uint32(n), true
 	}
+	return 0, false
 }
 
 // readPrices decodes the prices of a limit, after its budget and its hold.

@@ -28,6 +28,8 @@ descriptors:
     rate_limit: {budget: "25", unit: day, prices: {table: others.csv, unknown: default}, hold: {begin: r, end: e, at_most: 10m}}
   - key: plain
     rate_limit: {budget: 4294.967295, unit: day}
+  - key: burst
+    rate_limit: {algorithm: token_bucket, budget: 5, burst: 2.50, unit: day}
   - key: tokens
     rate_limit: {requests_per_unit: 5, unit: day, hold: {begin: r, end: e, at_most: 10m}}
 `
@@ -79,6 +81,9 @@ func TestARequestCostsItsTokens(t *testing.T) {
 		}
 	}
 	if l := limitOf("team"); l.Requests != 500_000 || !l.Money || !l.Prices() {
+		t.Errorf("got %+v", l)
+	}
+	if l := rules.Domains()[0].Match([]Entry{{"burst", "a"}}).Limits[0]; l.Burst != 2_500_000 {
 		t.Errorf("got %+v", l)
 	}
 	if l := rules.Domains()[0].Match([]Entry{{"plain", "a"}}).Limits[0]; l.Requests != 1<<32-1 || !l.Money || l.Prices() {
@@ -270,6 +275,13 @@ func TestMistakesInPricesHaveALine(t *testing.T) {
 				t.Errorf("mistakes (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// A table of values may have a value model.
+func TestATableOfPricesBeginsWithItsNames(t *testing.T) {
+	if table := NewTable("t.csv", []byte("model,100\nother,5\n")); table.Err() != nil || table.prices != nil || table.Len() != 2 {
+		t.Errorf("got %+v, %v", table, table.Err())
 	}
 }
 

@@ -66,7 +66,11 @@ func lifeOf(l *descriptors.Limit) time.Duration {
 	if l.Table() != nil {
 		return 2 * descriptors.Year.Duration()
 	}
-	return algorithms.Life(l.Limit)
+	life := algorithms.Life(l.Limit)
+	if l.AtMost > 0 && !l.Algorithm.HasWindows() { // an end may leave a debt for longer
+		life += 24 * time.Hour
+	}
+	return life
 }
 
 // formersOf returns the limits that a limit of a rule has replaced, the oldest first.

@@ -17,7 +17,7 @@ func (l *Limiter) Check(ctx context.Context, r *Request, v *Verdict) error {
 	if err := l.prepare(r, v); err != nil {
 		return err
 	}
-	admitted, err := l.take(ctx, v)
+	admitted, err := l.take(ctx, v, v.charges, v.decisions)
 	for err == nil && v.again(admitted) {
 		err = v.further(l.takeFurther(ctx, v))
 	}
@@ -51,14 +51,17 @@ func (l *Limiter) takeNow(v *Verdict) (admitted, decided bool) {
 	return l.store.TakeNow(v.charges, v.decisions)
 }
 
-// take is [store.Take] for v's charges, without allocating.
-func (l *Limiter) take(ctx context.Context, v *Verdict) (admitted bool, err error) {
-	if len(v.charges) == 0 || ctx.Err() == nil {
-		if admitted, decided := l.takeNow(v); decided {
+// take is [store.Take] for charges of v, without allocating.
+func (l *Limiter) take(ctx context.Context, v *Verdict, charges []store.Charge, decisions []algorithms.Decision) (admitted bool, err error) {
+	if len(charges) == 0 {
+		return true, nil
+	}
+	if ctx.Err() == nil {
+		if admitted, decided := l.store.TakeNow(charges, decisions); decided {
 			return admitted, nil
 		}
 	}
-	v.one[0] = store.Transaction{Ctx: ctx, Charges: v.charges, Decisions: v.decisions}
+	v.one[0] = store.Transaction{Ctx: ctx, Charges: charges, Decisions: decisions}
 	l.store.TakeAll(v.one[:], func([]int) {})
 	one := v.one[0]
 	v.one[0] = store.Transaction{} // releases ctx
@@ -323,9 +326,7 @@ func (l *Limiter) add(c *charging, limit *descriptors.Limit, key []byte) {
 		held = len(v.parts.holds)
 		charge.Hold, charge.Exact, charge.Hits = &v.parts.holds[held-1], true, hits
 		if limit.Prices() && (grant == nil || grant.Gives != GivesUnlimited) {
-			if v.price(charge, limit); charge.Hold == nil {
-				held = 0
-			}
+			v.price(charge, limit)
 		}
 	}
 	v.terms = append(v.terms, term{limit: limit, grant: grant, hits: charge.Hits, hold: int32(held)})
@@ -347,9 +348,6 @@ func (c *charging) end() {
 	v, s := c.verdict, &c.verdict.Statuses[c.at]
 	s.count = len(v.charges) - s.charge
 	switch {
-	case s.count > 0 && v.terms[s.charge].limit.Prices():
-		s.Hits = v.charges[s.charge].Hits
-		return
 	case s.count > 0:
 		return
 	case s.Grant == nil:

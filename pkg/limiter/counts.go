@@ -288,7 +288,10 @@ func (l *Limiter) count(r *Request, v *Verdict, i int) {
 	code, near, hits := s.code(), uint64(0), s.Hits
 	if s.Hold != nil {
 		c.holds.add(v, s)
-		hits = s.charged()
+		if v.terms[s.charge].limit.Prices() {
+			hits = v.charges[s.charge].Hits
+		}
+		hits = s.charged(hits)
 		l.countCuts(r, v, s, c)
 	}
 	if l.options.NearLimit > 0 && s.Outcome == Limited {

@@ -50,27 +50,50 @@ func (v *Verdict) cut(limit *descriptors.Limit) {
 	v.terms = append(v.terms, term{limit: &v.limits[len(v.limits)-1], hits: 1, hold: int32(len(v.parts.holds)), cut: estimate})
 }
 
-// frees makes the next transaction of v free the slots of the estimates that were cut, and reports
-// whether there are any. The holder of such an estimate has held all of its limit.
+// frees makes the next transaction of v free slots, and reports whether there are any. An end frees
+// the slot of its holder, unless the holder has held less than the limit, or was denied. A begin frees
+// its slot again if it holds nothing new: as a repeat, or denied while its request passes.
 func (v *Verdict) frees() bool {
 	if len(v.parts.holds) == 0 || v.choice.freed {
 		return false
 	}
 	c := &v.choice
-	c.charges, c.index, c.freed = c.charges[:0], c.index[:0], true
+	c.charges, c.index, c.holds, c.freed = c.charges[:0], c.index[:0], c.holds[:0], true
 	for i := range v.charges {
-		charge := &v.charges[i]
-		if h := charge.Hold; h == nil || h.Phase == algorithms.HoldBegin || h.Was.Status != algorithms.HoldHeld ||
-			charge.Limit.Algorithm == algorithms.Concurrency || h.Was.Hits < charge.Limit.Capacity() {
+		charge, t := &v.charges[i], &v.terms[i]
+		if t.hold == 0 || t.cut > 0 || charge.Limit.Algorithm == algorithms.Concurrency {
+			continue
+		}
+		h := &v.parts.holds[t.hold-1]
+		phase := h.Phase
+		switch {
+		case phase == algorithms.HoldBegin:
+			if i+1 == len(v.charges) || v.terms[i+1].cut == 0 || !v.slotOnly(i) {
+				continue
+			}
+			phase = algorithms.HoldEnd
+		case charge.Hold == nil: // an end without a price
+		case h.Holder == store.Holder{}, h.Was.Status == algorithms.HoldDenied:
+			continue
+		case h.Was.Status == algorithms.HoldHeld && h.Was.Hits < charge.Limit.Capacity():
 			continue
 		}
 		slot := v.slot(charge)
-		hold := store.Hold{Phase: charge.Hold.Phase, Holder: charge.Hold.Holder, AtMost: charge.Hold.AtMost}
-		slot.Hold, slot.Hits = &hold, 0
-		c.charges = append(c.charges, slot)
+		slot.Hits = 0
+		c.charges, c.holds = append(c.charges, slot), append(c.holds, store.Hold{Phase: phase, Holder: h.Holder, AtMost: h.AtMost})
+	}
+	for i := range c.charges {
+		c.charges[i].Hold = &c.holds[i]
 	}
 	c.room()
 	return len(c.charges) > 0
+}
+
+// slotOnly reports whether begin i, with an estimate that was cut, has its slot and holds nothing new.
+func (v *Verdict) slotOnly(i int) bool {
+	begin, slot := v.charges[i].Hold, v.charges[i+1].Hold
+	took := slot != nil && slot.Was.Status != algorithms.HoldHeld && v.decisions[i+1].Allowed && v.choice.admitted
+	return took && (begin == nil || begin.Was.Status == algorithms.HoldHeld || !v.decisions[i].Allowed)
 }
 
 // further returns the error of the request for an error of a further transaction. A slot that was
@@ -84,7 +107,7 @@ func (v *Verdict) further(err error) error {
 
 // takeFurther takes the next transaction of v.
 func (l *Limiter) takeFurther(ctx context.Context, v *Verdict) error {
-	_, err := store.Take(ctx, l.store, v.choice.charges, v.choice.decisions)
+	_, err := l.take(ctx, v, v.choice.charges, v.choice.decisions)
 	return err
 }
 

@@ -21,6 +21,9 @@ descriptors:
     rate_limit: {algorithm: token_bucket, requests_per_unit: 100, unit: minute, hold: {begin: r, end: d, at_most: 10m}}
   - key: window
     rate_limit: {requests_per_unit: 100, unit: minute, hold: {begin: r, end: d, at_most: 10m}}
+  - key: shadow
+    shadow_mode: true
+    rate_limit: {algorithm: token_bucket, requests_per_unit: 100, unit: minute, hold: {begin: r, end: d, at_most: 10m}}
   - key: both
     rate_limits:
       - {algorithm: token_bucket, requests_per_unit: 100, unit: minute, hold: {begin: r, end: d, at_most: 10m}}
@@ -44,18 +47,18 @@ func TestAnEstimateAboveTheLimitIsCutToTheLimit(t *testing.T) {
 		"one at a time, although the bucket is full again": {
 			{[]string{"bucket=a,r=1 hits=5000"}, "OK ok:0/100"},
 			{[]string{"wait 1m0s"}, ""},
-			{[]string{"bucket=a,r=2 hits=5000"}, "OVER over:0/1"},
+			{[]string{"bucket=a,r=2 hits=5000"}, "OVER over:0/100"},
 			{[]string{"bucket=a,r=3 hits=100"}, "OK ok:0/100"}, // this one fits
 			{[]string{"wait 1m0s"}, ""},
 			{[]string{"bucket=a,d=2 hits=0"}, "OK ok:100/100"}, // an end of a denied begin frees nothing
-			{[]string{"bucket=a,r=2 hits=5000"}, "OVER over:0/1"},
+			{[]string{"bucket=a,r=2 hits=5000"}, "OVER over:0/100"},
 			{[]string{"bucket=a,d=1 hits=100"}, "OK ok:100/100"},
 			{[]string{"bucket=a,r=2 hits=5000"}, "OK ok:0/100"},
 		},
 		"one at a time, also in the next window": {
 			{[]string{"window=a,r=1 hits=101"}, "OK ok:0/100"},
 			{[]string{"wait 1m0s"}, ""},
-			{[]string{"window=a,r=2 hits=101"}, "OVER over:0/1"},
+			{[]string{"window=a,r=2 hits=101"}, "OVER over:0/100"},
 			{[]string{"window=b,r=3 hits=101"}, "OK ok:0/100"}, // another key
 			{[]string{"window=a,d=1 hits=5000"}, "OK ok:0/100"},
 			{[]string{"wait 1m0s"}, ""},
@@ -64,7 +67,7 @@ func TestAnEstimateAboveTheLimitIsCutToTheLimit(t *testing.T) {
 		"a slot is free at at_most": {
 			{[]string{"bucket=a,r=1 hits=101"}, "OK ok:0/100"},
 			{[]string{"wait 9m59s"}, ""},
-			{[]string{"bucket=a,r=2 hits=101"}, "OVER over:0/1"},
+			{[]string{"bucket=a,r=2 hits=101"}, "OVER over:0/100"},
 			{[]string{"wait 1s"}, ""},
 			{[]string{"bucket=a,r=2 hits=101"}, "OK ok:0/100"},
 		},
@@ -80,6 +83,20 @@ func TestAnEstimateAboveTheLimitIsCutToTheLimit(t *testing.T) {
 			{[]string{"wait 10m0s"}, ""},
 			{[]string{"both=a,r=2 hits=301"}, "OVER over:300/1000"},
 			{[]string{"both=a,r=3 hits=300"}, "OK ok:0/100"},
+		},
+		"a begin that its limit denies in shadow mode takes no slot": {
+			{[]string{"shadow=a,r=1 hits=1"}, "OK ok:99/100"},
+			{[]string{"shadow=a,r=2 hits=5000"}, "OK shadowed:99/100"},
+			{[]string{"shadow=a,d=2 hits=10"}, "OK ok:99/100"},
+			{[]string{"wait 1m0s"}, ""},
+			{[]string{"shadow=a,r=3 hits=5000"}, "OK ok:0/100"},
+		},
+		"a repeat with a larger estimate takes no slot": {
+			{[]string{"bucket=a,r=1 hits=50"}, "OK ok:50/100"},
+			{[]string{"bucket=a,r=1 hits=5000"}, "OK ok:50/100"},
+			{[]string{"bucket=a,d=1 hits=50"}, "OK ok:50/100"},
+			{[]string{"wait 1m0s"}, ""},
+			{[]string{"bucket=a,r=2 hits=5000"}, "OK ok:0/100"},
 		},
 		"a probe and a repeat": {
 			{[]string{"bucket=a,r=1 hits=0"}, "OK ok:100/100"},

@@ -45,7 +45,8 @@ type choice struct {
 	freed     bool           // the last transaction has freed slots, see frees
 	charges   []store.Charge // of the next transaction
 	decisions []algorithms.Decision
-	index     []int // of charges, in Verdict.charges
+	index     []int        // of charges, in Verdict.charges
+	holds     []store.Hold // of charges that free slots
 }
 
 // enter adds the group of a rule to the groups of the request. The end of a holder asks no group.

@@ -122,11 +122,15 @@ func TestBeginAndEndBecomeChargesWithAHolder(t *testing.T) {
 			4:edge|6:tenant=1:a#token_bucket/1h hits=30 exact begin r1 20m0s`, "limited"},
 		{"several limits end", request("edge", "tenant=a,done=r1 hits=70"), `
 			4:edge|6:tenant=1:a#token_bucket/1m hits=70 exact end r1 10m0s
-			4:edge|6:tenant=1:a#token_bucket/1h hits=70 exact end r1 20m0s`, "limited"},
+			4:edge|6:tenant=1:a#token_bucket/1h hits=70 exact end r1 20m0s
+			4:edge|6:tenant=1:a#token_bucket/1m/cut hits=0 exact end r1 10m0s
+			4:edge|6:tenant=1:a#token_bucket/1h/cut hits=0 exact end r1 20m0s`, "limited"},
 		{"two descriptors", request("edge", "model=a,request=r1", "tenant=b,done=r2"), `
 			4:edge|5:model=1:a#concurrency hits=1 exact begin r1 1m0s
 			4:edge|6:tenant=1:b#token_bucket/1m hits=1 exact end r2 10m0s
-			4:edge|6:tenant=1:b#token_bucket/1h hits=1 exact end r2 20m0s`, "limited limited"},
+			4:edge|6:tenant=1:b#token_bucket/1h hits=1 exact end r2 20m0s
+			4:edge|6:tenant=1:b#token_bucket/1m/cut hits=0 exact end r2 10m0s
+			4:edge|6:tenant=1:b#token_bucket/1h/cut hits=0 exact end r2 20m0s`, "limited limited"},
 		{"a refund at the begin is a probe", request("edge", "model=a,request=r1 hits=3 refund"), "4:edge|5:model=1:a#concurrency hits=0 exact begin r1 1m0s", "limited"},
 		{"a refund at the end", request("edge", "model=a,done=r1 hits=3 refund"), "4:edge|5:model=1:a#concurrency hits=-3 exact end r1 1m0s", "limited"},
 		{"a begin without a name holds namelessly", request("edge", "model=a,request="), "4:edge|5:model=1:a#concurrency hits=1 exact begin other 1m0s", "limited"},
@@ -134,7 +138,9 @@ func TestBeginAndEndBecomeChargesWithAHolder(t *testing.T) {
 		{"neither", request("edge", "model=a"), "", "no limit"},
 		{"replaced", request("edge", "model=a,request=r1", "vip=x"), "", "replaced unlimited"},
 		{"override of concurrency", request("edge", "model=a,request=r1 override=9"), "4:edge|5:model=1:a#concurrency hits=1 exact begin r1 1m0s", "limited"},
-		{"override of a rate", request("edge", "tenant=a,done=r1 override=9 hits=7"), "4:edge|6:tenant=1:a#token_bucket/1m hits=7 exact end r1 10m0s", "limited"},
+		{"override of a rate", request("edge", "tenant=a,done=r1 override=9 hits=7"), `
+			4:edge|6:tenant=1:a#token_bucket/1m hits=7 exact end r1 10m0s
+			4:edge|6:tenant=1:a#token_bucket/1m/cut hits=0 exact end r1 10m0s`, "limited"},
 		{"override like a limit without holders begins", request("edge", "plain_first=a,request=r1 override=9"), "4:edge|11:plain_first=1:a#fixed_window/1m hits=1 exact", "limited"},
 		{"override like a limit without holders ends", request("edge", "plain_first=a,done=r1 override=9"), "", "no limit"},
 	} {

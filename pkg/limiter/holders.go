@@ -52,18 +52,18 @@ func (v *Verdict) holder(s *DescriptorStatus, d *Descriptor, h *holder) {
 	h.id = store.HolderOf(v.name)
 }
 
-// charged returns the hits that the descriptor of a holder has charged: the difference to the held
-// hits, at an end. Slots that become free are no hits.
-func (s *DescriptorStatus) charged() int64 {
+// charged returns how much of the hits the descriptor of a holder has charged: the difference to the
+// held hits, at an end. Slots that become free are no hits.
+func (s *DescriptorStatus) charged(hits int64) int64 {
 	switch {
 	case s.Hold.Phase == algorithms.HoldBegin && s.Hold.Was.Status == algorithms.HoldHeld:
 		return 0
 	case s.Hold.Phase == algorithms.HoldBegin:
-		return s.Hits
+		return hits
 	case s.Limit.Algorithm == algorithms.Concurrency:
 		return 0
 	}
-	return s.Hold.Was.Effect(s.Hold.Phase, s.Limit.Limit, s.Hits).Hits
+	return s.Hold.Was.Effect(s.Hold.Phase, s.Limit.Limit, hits).Hits
 }
 
 type holdCounts struct {

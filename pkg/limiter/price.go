@@ -15,13 +15,14 @@ func (v *Verdict) readUsage(s *DescriptorStatus, d *Descriptor, i int) (err erro
 }
 
 // price gives the charge of a limit the price of the usage. Without a price for the model a begin is
-// denied, as by a ban, and an end changes nothing: the estimate stays.
+// denied, as by a ban, and an end changes nothing: the estimate stays. Hits of 0 and refunds have no
+// price.
 func (v *Verdict) price(c *store.Charge, limit *descriptors.Limit) {
 	cost, known := limit.Cost(&v.usage)
 	switch {
-	case known && c.Hits >= 0:
-		c.Hits = cost
+	case c.Hits <= 0:
 	case known:
+		c.Hits = cost
 	case c.Hold.Phase == algorithms.HoldBegin:
 		c.Limit.Requests, c.Limit.Burst, c.CountRejected, c.Hits = 0, 0, false, 1
 	default:

@@ -79,6 +79,18 @@ func TestABudgetIsChargedPrices(t *testing.T) {
 			{[]string{"wait 1h0m0s"}, ""},
 			{[]string{"team=a,usage=0/0/0/0/small,r=2 hits=0"}, "OK ok:1000/1000"},
 		},
+		"an end of an unknown model frees the slot of its estimate": {
+			{[]string{"team=a,usage=600/0/0/600/small,r=1 hits=1"}, "OK ok:0/1000"},
+			{[]string{"team=a,usage=1/0/0/0/large,d=1 hits=1"}, "OK ok:0/1000"},
+			{[]string{"wait 1h0m0s"}, ""},
+			{[]string{"team=a,usage=600/0/0/600/small,r=2 hits=1"}, "OK ok:0/1000"},
+		},
+		"hits of 0 and refunds have no price": {
+			{[]string{"team=a,usage=100/0/0/0/small,r=1 hits=0"}, "OK ok:1000/1000"},
+			{[]string{"team=a,usage=100/0/0/0/small,r=1 hits=3 refund"}, "OK ok:1000/1000"},
+			{[]string{"team=a,usage=100/0/0/0/small,r=1 hits=100"}, "OK ok:900/1000"},
+			{[]string{"team=a,usage=100/0/0/0/small,d=1 hits=0"}, "OK ok:1000/1000"},
+		},
 		"a default price": {
 			{[]string{"all=a,usage=3/0/0/4/large,r=1"}, "OK ok:300/1000"},
 			{[]string{"all=a,usage=3/0/0/0/other,d=1"}, "OK ok:700/1000"},

@@ -172,6 +172,9 @@ func (v *Verdict) sum(s *DescriptorStatus) {
 	}
 	s.Decision = v.decisions[best]
 	s.Limit, s.Grant = v.terms[best].limit, v.terms[best].grant
+	if v.terms[best].cut > 0 { // the slot of the limit before
+		s.Limit = v.terms[best-1].limit
+	}
 	if v.TellSource {
 		s.Source = v.parts.states[best].Source
 	}
@@ -188,7 +191,7 @@ func (v *Verdict) before(i, j int) bool {
 	case a.Allowed != b.Allowed:
 		return b.Allowed
 	case a.Allowed:
-		return a.Remaining < b.Remaining
+		return a.Remaining < b.Remaining && v.terms[i].cut == 0
 	case v.never(i) != v.never(j):
 		return v.never(i)
 	}
@@ -245,13 +248,16 @@ type Charged struct {
 	Source   store.Source // zero without Verdict.TellSource, and where the store does not say
 }
 
-// Charged returns the limits that descriptor i of the request was charged for, in the order of the
-// rule. A descriptor that is not Limited has no such limits.
+// Charged returns the limits of the rule that descriptor i of the request was charged for, in the
+// order of the rule. A descriptor that is not Limited has no such limits.
 func (v *Verdict) Charged(i int) iter.Seq[Charged] {
 	return func(yield func(Charged) bool) {
 		s := &v.Statuses[i]
 		for n := s.charge; n < s.charge+s.count; n++ {
 			c := &v.charges[n]
+			if v.terms[n].cut > 0 {
+				continue
+			}
 			var source store.Source
 			if v.TellSource {
 				source = v.parts.states[n].Source

@@ -42,8 +42,16 @@ const (
 // Effect is the work of a charge with a holder on the key of its limit.
 type Effect struct {
 	Hits    int64   // to take; negative hits are given back
-	Forced  bool    // take the hits even beyond the limit, as countRejected does, and allow the charge
+	Forced  bool    // take the hits even beyond the limit, see Owe, and allow the charge
 	Charged Instant // of negative hits: the instant at which the hits were taken, see GiveBack
+}
+
+// Excess returns the treatment of the hits that do not fit: forced hits are owed.
+func (e Effect) Excess(countRejected bool) Excess {
+	if e.Forced {
+		return Owe
+	}
+	return Counting(countRejected)
 }
 
 // Live returns the hold as now finds it: the zero value from Until on.

@@ -66,8 +66,8 @@ type Rule struct {
 	// descriptor without that entry.
 	Begin, End string
 
-	// Priced says that a limit has prices. The descriptors of the rule then have the entry of UsageKey
-	// before the holder. A rule with prices has holders.
+	// Priced says that a limit has prices. The descriptors of the rule then have the entry of
+	// UsageKey before the holder. A rule with prices has holders.
 	Priced bool
 
 	detailed bool // DetailedMetric, or ValueToMetric of a level
@@ -89,8 +89,8 @@ type Level struct {
 	ValueToMetric  bool   // value_to_metric: metrics carry the value of the entry
 }
 
-// appendMeaning appends all exported fields except ID, File, Line, and Priced, which the limits say. Two rules have the same bytes
-// only if these fields are equal.
+// appendMeaning appends all exported fields except ID, File and Line, and Priced, which the limits
+// say. Two rules have the same bytes only if these fields are equal.
 func (r *Rule) appendMeaning(dst []byte) []byte {
 	dst = appendSized(dst, r.Domain)
 	dst = appendSized(dst, r.Path)

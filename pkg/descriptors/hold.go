@@ -33,8 +33,8 @@ func (r *Rule) Holder(entries []Entry) (phase algorithms.HoldPhase, name string)
 }
 
 // ends reports whether rest is a holder, perhaps with the tokens of the request before it. rest is
-// the entries of a descriptor behind the entries of the rule, which has holders. A priced rule needs
-// the tokens.
+// the entries of a descriptor behind the entries of the rule, which has holders. A priced rule
+// needs the tokens.
 func (r *Rule) ends(rest []Entry) bool {
 	if last := rest[len(rest)-1].Key; last != r.Begin && last != r.End {
 		return false
@@ -42,8 +42,8 @@ func (r *Rule) ends(rest []Entry) bool {
 	return len(rest) == 1 && !r.Priced || len(rest) == 2 && rest[0].Key == UsageKey
 }
 
-// Usage returns the value of the entry of [UsageKey] of a descriptor that the rule, which is priced,
-// matches.
+// Usage returns the value of the entry of [UsageKey] of a descriptor. The rule must be priced, and
+// match the descriptor.
 func (r *Rule) Usage(entries []Entry) string { return entries[len(r.Levels)].Value }
 
 // WithHolder returns the entries of a descriptor with a holder without a name, under key. The rule

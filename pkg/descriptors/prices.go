@@ -13,8 +13,8 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// UsageKey is the key of the entry with the tokens of a request, see [ParseUsage]. A descriptor of a
-// rule with holders may have this entry behind the entries of the rule, before the holder. A
+// UsageKey is the key of the entry with the tokens of a request, see [ParseUsage]. A descriptor of
+// a rule with holders may have this entry behind the entries of the rule, before the holder. A
 // descriptor of a rule with prices must have it.
 const UsageKey = "usage"
 
@@ -78,7 +78,7 @@ func (u *Usage) unused() bool { return u.Input|u.Output == 0 }
 // prices is the prices of models.
 type prices struct {
 	models map[string]price
-	lines  map[string]int
+	lines  map[string]int // by model, while the table is read
 }
 
 // price is the prices of a million tokens, in millionths of a unit of money: input, cached input,
@@ -88,8 +88,8 @@ type price [4]uint64
 // otherModels is the name of the line for models without a line of their own.
 const otherModels = "*"
 
-func priceColumns() [5]string {
-	return [...]string{"model", "input", "cached_input", "cache_write", "output"}
+func priceColumns() []string {
+	return []string{"model", "input", "cached_input", "cache_write", "output"}
 }
 
 // cost returns the price of a usage in millionths, rounded up, at most algorithms.MaxHits.
@@ -128,8 +128,8 @@ func (l *Limit) UnknownModels() string {
 func (l *Limit) Prices() bool { return l.priced != nil }
 
 // Cost returns the price of a usage in millionths of a unit of money, rounded up, at most
-// algorithms.MaxHits. known is false if the limit has no price for the model. A usage without tokens
-// costs 0 with any model. The limit must have prices.
+// algorithms.MaxHits. known is false if the limit has no price for the model. A usage without
+// tokens costs 0 with any model. The limit must have prices.
 func (l *Limit) Cost(u *Usage) (micros int64, known bool) {
 	if u.unused() {
 		return 0, true
@@ -148,7 +148,7 @@ func (l *Limit) Cost(u *Usage) (micros int64, known bool) {
 func (t *Table) price(fields []string, line int) {
 	names := priceColumns()
 	if len(fields) != len(names) {
-		t.fail(line, "", "has %d columns, must be %s", len(fields), strings.Join(names[:], ","))
+		t.fail(line, "", "has %d columns, must be %s", len(fields), strings.Join(names, ","))
 		return
 	}
 	before := len(t.mistakes)
@@ -210,7 +210,7 @@ func (t *Table) pricesOf(fields []string, line int) bool {
 	t.prices = &prices{models: make(map[string]price), lines: make(map[string]int)}
 	for i, name := range fields {
 		if i >= len(names) || strings.TrimSpace(name) != names[i] || len(fields) != len(names) {
-			t.fail(line, "", "is the line of names of a table of prices, must be %s", strings.Join(names[:], ","))
+			t.fail(line, "", "is the line of names of a table of prices, must be %s", strings.Join(names, ","))
 			break
 		}
 	}
@@ -293,7 +293,7 @@ func (t *tree) readPrices(fs fields, l *limit) {
 	}
 	if table.prices == nil {
 		if len(table.mistakes) == 0 {
-			t.fail(tableAt, "%s is no table of prices: the first line must be %s", table.file, strings.Join(namesOfPrices(), ","))
+			t.fail(tableAt, "%s is no table of prices: the first line must be %s", table.file, strings.Join(priceColumns(), ","))
 		}
 		return
 	}
@@ -307,5 +307,3 @@ func (t *tree) readPrices(fs fields, l *limit) {
 	}
 	l.priced, l.others = table, unknown == "default"
 }
-
-func namesOfPrices() []string { names := priceColumns(); return names[:] }

@@ -47,8 +47,8 @@ type Table struct {
 //
 //	model,input,cached_input,cache_write,output
 //
-// and then lines of a model and its prices for a million tokens, with at most six decimals each. The
-// model * is for all others.
+// and then lines of a model and its prices for a million tokens, with at most six decimals each.
+// The model * is for all others.
 //
 // Of a table of values: A unit is as in a rule, for a period of one such unit. day
 // and zone are as in align, for a limit that has it. An empty column has no say: the limit's own
@@ -68,7 +68,7 @@ func NewTable(file string, data []byte) *Table {
 	switch {
 	case len(t.mistakes) > 0:
 	case t.prices != nil:
-		t.meaning = t.prices.meaning()
+		t.meaning, t.prices.lines = t.prices.meaning(), nil
 	default:
 		t.meaning = t.rows.meaning(t.zones)
 	}

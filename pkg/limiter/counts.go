@@ -292,7 +292,7 @@ func (l *Limiter) count(r *Request, v *Verdict, i int) {
 			hits = v.charges[s.charge].Hits
 		}
 		hits = s.charged(hits)
-		l.countCuts(r, v, s, c)
+		l.noticeBegins(r, v, s, c)
 	}
 	if l.options.NearLimit > 0 && s.Outcome == Limited {
 		near = l.near(v, s, hits)

@@ -51,8 +51,8 @@ func (v *Verdict) cut(limit *descriptors.Limit) {
 }
 
 // frees makes the next transaction of v free slots, and reports whether there are any. An end frees
-// the slot of its holder, unless the holder has held less than the limit, or was denied. A begin frees
-// its slot again if it holds nothing new: as a repeat, or denied while its request passes.
+// the slot of its holder, unless the holder has held less than the limit, or was denied. A begin
+// frees its slot again if it holds nothing new: as a repeat, or denied while its request passes.
 func (v *Verdict) frees() bool {
 	if len(v.parts.holds) == 0 || v.choice.freed {
 		return false
@@ -89,7 +89,7 @@ func (v *Verdict) frees() bool {
 	return len(c.charges) > 0
 }
 
-// slotOnly reports whether begin i, with an estimate that was cut, has its slot and holds nothing new.
+// slotOnly reports whether begin i, after a cut, has its slot and holds nothing new.
 func (v *Verdict) slotOnly(i int) bool {
 	begin, slot := v.charges[i].Hold, v.charges[i+1].Hold
 	took := slot != nil && slot.Was.Status != algorithms.HoldHeld && v.decisions[i+1].Allowed && v.choice.admitted
@@ -111,29 +111,30 @@ func (l *Limiter) takeFurther(ctx context.Context, v *Verdict) error {
 	return err
 }
 
-// countCuts counts the estimates of an admitted begin that were cut. A begin that was cut and a
+// noticeBegins counts the estimates of an admitted begin that were cut. A begin that was cut and a
 // begin without a price get a notice.
-func (l *Limiter) countCuts(r *Request, v *Verdict, s *DescriptorStatus, c *Counts) {
+func (l *Limiter) noticeBegins(r *Request, v *Verdict, s *DescriptorStatus, c *Counts) {
 	for i := s.charge; i < s.charge+s.count; i++ {
 		charge := &v.charges[i]
 		switch {
 		case charge.Hold == nil || charge.Hold.Phase != algorithms.HoldBegin:
 		case v.unpriced(i):
 			usage, _ := descriptors.ParseUsage(s.Rule.Usage(r.Descriptors[charge.Rule].Entries))
-			l.giveBegin(r, v, i, &Notice{Model: usage.Model})
+			l.giveBegin(r, v, i, Notice{Model: usage.Model})
 		case i+1 < s.charge+s.count && v.terms[i+1].cut > 0 && !v.OverLimit && v.decisions[i].Allowed &&
 			charge.Hold.Was.Status != algorithms.HoldHeld:
 			c.holds.cut.Add(1)
-			l.giveBegin(r, v, i, &Notice{Estimate: uint64(v.terms[i+1].cut), Of: uint64(v.terms[i].hits)})
+			l.giveBegin(r, v, i, Notice{Estimate: uint64(v.terms[i+1].cut), Of: uint64(v.terms[i].hits)})
 		}
 	}
 }
 
 // giveBegin hands over a notice about charge i, which is a begin.
-func (l *Limiter) giveBegin(r *Request, v *Verdict, i int, n *Notice) {
-	if l.options.OnNotice != nil {
-		charge := &v.charges[i]
-		n.Domain, n.Rule, n.Key, n.Limit = r.Domain, v.Statuses[charge.Rule].Rule, string(charge.Key), *v.terms[i].limit
-		l.options.OnNotice(n)
+func (l *Limiter) giveBegin(r *Request, v *Verdict, i int, of Notice) {
+	if l.options.OnNotice == nil {
+		return
 	}
+	n, charge := of, &v.charges[i] // a copy, so that only a notice that is given takes memory
+	n.Domain, n.Rule, n.Key, n.Limit = r.Domain, v.Statuses[charge.Rule].Rule, string(charge.Key), *v.terms[i].limit
+	l.options.OnNotice(&n)
 }

@@ -36,6 +36,8 @@ func (v *Verdict) WithRoom() iter.Seq[string] {
 // transaction charges the next group with room. After the last group, a transaction gives back the
 // hits of the limits outside of all groups, as for any denied request.
 //
+// The last transaction of a request frees the slots of estimates that were cut, see frees.
+//
 // A charge of a group has no part in the verdict of its transaction: it is in shadow mode. Only the
 // charges of a lone group deny the request at once.
 type choice struct {

@@ -52,8 +52,8 @@ func (v *Verdict) holder(s *DescriptorStatus, d *Descriptor, h *holder) {
 	h.id = store.HolderOf(v.name)
 }
 
-// charged returns how much of the hits the descriptor of a holder has charged: the difference to the
-// held hits, at an end. Slots that become free are no hits.
+// charged returns how much of the hits the descriptor of a holder has charged: the difference to
+// the held hits, at an end. Slots that become free are no hits.
 func (s *DescriptorStatus) charged(hits int64) int64 {
 	switch {
 	case s.Hold.Phase == algorithms.HoldBegin && s.Hold.Was.Status == algorithms.HoldHeld:

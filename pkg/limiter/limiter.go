@@ -52,13 +52,13 @@ type Options struct {
 	Quota        bool    // every limit is a quota; a request with a descriptor that no limit applies to passes
 	NeedRules    bool    // requests fail with ErrNoRules before the first SetRules; else they pass
 
-	// CalendarMonths aligns an override of one month to the calendar in UTC, as in descriptors.Options,
-	// unless its rule is aligned.
+	// CalendarMonths aligns an override of one month to the calendar in UTC, as in
+	// descriptors.Options, unless its rule is aligned.
 	CalendarMonths bool
 
-	// OnNotice is called when a key crosses a mark of warn_at, and when an estimate is cut, on the goroutine that decides the
-	// request. OnNotice must not wait, and must be safe for concurrent use. Nil: notices are only
-	// counted.
+	// OnNotice is called on the goroutine that decides a request: when a key crosses a mark of
+	// warn_at, when an estimate is cut, and when a model has no price. OnNotice must not wait, and
+	// must be safe for concurrent use. Nil: notices of marks and of cuts are only counted.
 	OnNotice func(*Notice)
 
 	// Now is the clock by which grants end, windows of notices, and the memory of earlier limits. Nil:

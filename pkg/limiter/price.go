@@ -14,9 +14,9 @@ func (v *Verdict) readUsage(s *DescriptorStatus, d *Descriptor, i int) (err erro
 	return nil
 }
 
-// price gives the charge of a limit the price of the usage. Without a price for the model a begin is
-// denied, as by a ban, and an end changes nothing: the estimate stays. Hits of 0 and refunds have no
-// price.
+// price gives the charge of a limit the price of the usage. Without a price for the model a begin
+// is denied, as by a ban, and an end changes nothing: the estimate stays. Hits of 0 and refunds
+// have no price.
 func (v *Verdict) price(c *store.Charge, limit *descriptors.Limit) {
 	cost, known := limit.Cost(&v.usage)
 	switch {

@@ -183,8 +183,8 @@ func TestAPricedRuleIsExplainedResetAndReleasedWithoutAUsage(t *testing.T) {
 	})
 }
 
-// BenchmarkPrices decides the begins and the ends of a thousand requests with a usage, under a limit
-// of hits and under a budget.
+// BenchmarkPrices decides the begins and the ends of a thousand requests with a usage, under a
+// limit of hits and under a budget.
 func BenchmarkPrices(b *testing.B) {
 	for _, key := range []string{"hits", "much"} {
 		b.Run(key, func(b *testing.B) {

@@ -42,8 +42,8 @@ type spending struct {
 	estimate, cost int
 }
 
-// spend returns a random request. The answer has at least half of the tokens of the estimate, and up
-// to most times as many.
+// spend returns a random request. The answer has at least half of the tokens of the estimate, and
+// up to most times as many.
 func spend(r *rand.Rand, w wire, most float64) spending {
 	maximum := 20 + r.IntN(400)
 	s := spending{body: fmt.Sprintf(w.body, maximum)}

@@ -170,10 +170,7 @@ func (k Key) effect(c *store.Charge, now algorithms.Instant) algorithms.Effect {
 // the work.
 func (k Key) apply(c *store.Charge, e algorithms.Effect, now algorithms.Instant) (Key, algorithms.Decision) {
 	var d algorithms.Decision
-	excess := algorithms.Counting(c.CountRejected)
-	if e.Forced {
-		excess = algorithms.Owe
-	}
+	excess := e.Excess(c.CountRejected)
 	switch {
 	case c.Limit.Algorithm == algorithms.Concurrency:
 		d = k.slots(c, uint32(min(max(e.Hits, 0), algorithms.MaxHits)), now)

@@ -20,6 +20,7 @@ func holdCases() []Case {
 		{"an_end_of_an_unknown_holder_charges_a_rate_limit_beyond_its_limit", endUnknown},
 		{"an_end_with_more_charges_the_rest_beyond_the_limit", endWithMore},
 		{"an_end_owes_all_that_it_cost", endOwes},
+		{"a_probe_under_a_ban_is_denied_while_a_key_owes", owesUnderBan},
 		{"an_end_with_less_gives_back", endWithLess},
 		{"an_end_gives_back_in_the_window_of_its_begin_or_not_at_all", endInAnotherWindow},
 		{"an_end_frees_the_slots_of_concurrency", endFreesSlots},

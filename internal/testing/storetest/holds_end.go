@@ -62,6 +62,15 @@ func endOwes(t *testing.T, e Env) {
 	})
 }
 
+// A key that owes more than its limit is beyond a limit of 0, too.
+func owesUnderBan(t *testing.T, e Env) {
+	l := held(algorithms.TokenBucketInteger, 2)
+	e.wantAdmitted(t, true, begin("k", l, "r", 2))
+	e.wantEnd(t, end("k", l, "r", 5), algorithms.HoldHeld, 0)
+	l.Requests = 0
+	e.wantAdmitted(t, false, begin("k", l, "s", 0))
+}
+
 func endWithLess(t *testing.T, e Env) {
 	everyHold(t, func(a algorithms.Algorithm, rate bool) {
 		l := held(a, 10)

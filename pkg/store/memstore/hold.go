@@ -306,11 +306,7 @@ func (sh *shard) holdHitsLocked(s *Store, key digest, place int, c *store.Charge
 		}
 		hits = 0
 	}
-	excess := algorithms.Owe
-	if hold.Phase == algorithms.HoldBegin {
-		excess = algorithms.Counting(c.CountRejected)
-	}
-	state, decided := algorithms.Charge(c.Limit, state, now, hits, excess)
+	state, decided := algorithms.Charge(c.Limit, state, now, hits, e.Excess(c.CountRejected))
 	if e.Forced {
 		decided.Allowed, decided.RetryAfter = true, 0
 	}

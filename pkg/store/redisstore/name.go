@@ -23,8 +23,8 @@ import (
 type Counters struct {
 	// Name appends the name of the counter for a Charge.Key, with a prefix, without the start of the
 	// window. With false the store keeps the window as any other. So it does if the period is not a
-	// whole number of seconds, or if windows begin with first hits. Name must depend on key only, and
-	// must be safe for concurrent use.
+	// whole number of seconds, or if windows begin with first hits. Name must depend on key only,
+	// and must be safe for concurrent use.
 	Name func(dst, key []byte) (name []byte, counted bool)
 
 	Jitter time.Duration // 0 to MaxJitter; a key lives longer than a period by a random whole number of seconds below

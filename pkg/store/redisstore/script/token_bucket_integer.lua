@@ -25,7 +25,7 @@ function algorithm.take(s, requests, _, period, now, hits, count_rejected)
     last, since, since_ns, deficit = s[1], s[2], s[3], s[4]
   elseif s then
     deficit, last = settled(s[1], s[2], s[3], s[4], s[5], period, now)
-    if deficit > 0 and requests == 0 then return s, hits <= 0 end -- a ban leaves the state
+    if deficit > 0 and requests == 0 then return s, hits < 0 or hits == 0 and deficit <= 2 * s[5] end -- a ban leaves the state
     local owes = deficit > 2 * s[5]
     if deficit > 0 then deficit = math.max(0, deficit + requests - s[5]) end
     if deficit > 2 * requests and not owes then deficit = 2 * requests end

@@ -56,9 +56,9 @@ type Options struct {
 	// descriptors.Options, unless its rule is aligned.
 	CalendarMonths bool
 
-	// OnNotice is called on the goroutine that decides a request: when a key crosses a mark of
-	// warn_at, when an estimate is cut, and when a model has no price. OnNotice must not wait, and
-	// must be safe for concurrent use. Nil: notices of marks and of cuts are only counted.
+	// OnNotice is called when a key crosses a mark of warn_at, when an estimate is cut, and when a
+	// model has no price. The caller is the goroutine that decides the request. OnNotice must not
+	// wait, and must be safe for concurrent use. Nil: notices of marks and cuts are only counted.
 	OnNotice func(*Notice)
 
 	// Now is the clock by which grants end, windows of notices, and the memory of earlier limits. Nil:

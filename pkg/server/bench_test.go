@@ -34,13 +34,17 @@ func benchMessage() []byte {
 	return join(bytesField(1, []byte("edge")), bytesField(2, entry("path", "/search"), entry("client_id", "c-4711")))
 }
 
-func benchServer(b *testing.B) *Server {
+func benchServer(b *testing.B, change func(*Options)) *Server {
 	b.Helper()
 	s := must.Get(memstore.New(memstore.Options{}))(b)
 	b.Cleanup(s.Close)
 	l := must.Get(limiter.New(s, limiter.Options{}))(b)
 	l.SetRules(load(b, benchRules))
-	server := must.Get(New(Options{Limiter: l, Logger: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}))(b)
+	o := Options{Limiter: l, Logger: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
+	if change != nil {
+		change(&o)
+	}
+	server := must.Get(New(o))(b)
 	b.Cleanup(server.Close)
 	return server
 }
@@ -58,7 +62,7 @@ func BenchmarkDecode(b *testing.B) {
 }
 
 func BenchmarkEncode(b *testing.B) {
-	s := benchServer(b)
+	s := benchServer(b, nil)
 	c := new(call)
 	c.decode(benchMessage(), time.Now())
 	c.ctx = b.Context()
@@ -73,7 +77,7 @@ func BenchmarkEncode(b *testing.B) {
 
 // BenchmarkShouldRateLimit is all that is ours of a call: from gRPC's bytes to gRPC's bytes.
 func BenchmarkShouldRateLimit(b *testing.B) {
-	s := benchServer(b)
+	s := benchServer(b, nil)
 	codec := newCodec()
 	data := mem.BufferSlice{mem.SliceBuffer(benchMessage())}
 	ctx := context.Background()
@@ -86,6 +90,34 @@ func BenchmarkShouldRateLimit(b *testing.B) {
 		if _, err := codec.Marshal(reply); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkAnswer is a decision of the lane, from bytes to bytes, with more in its answer.
+func BenchmarkAnswer(b *testing.B) {
+	for _, c := range []struct {
+		name   string
+		change func(*Options)
+	}{
+		{"plain", nil},
+		{"metadata", func(o *Options) { o.DynamicMetadata = true }},
+		{"ratelimit", func(o *Options) { o.Headers.RateLimit = true }},
+		{"ietf", func(o *Options) { o.Headers.IETF = true }},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			s := benchServer(b, c.change)
+			message := benchMessage()
+			var dst []byte
+			b.ReportAllocs()
+			for b.Loop() {
+				c := s.service.newCall()
+				c.ctx, c.begun = b.Context(), time.Now()
+				var err error
+				if dst, _, err = s.service.inPlace(c, message, dst[:0]); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
 
@@ -104,7 +136,7 @@ func BenchmarkWatch(b *testing.B) {
 		{"never-reads", &adminv1.WatchRequest{MaxPerSecond: 100_000}, false},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			s := benchServer(b)
+			s := benchServer(b, nil)
 			var reading sync.WaitGroup
 			defer reading.Wait()
 			ctx, cancel := context.WithCancel(b.Context())

@@ -101,21 +101,36 @@ func code(overLimit bool) uint64 {
 	return codeOK
 }
 
-// appendVarint appends a field. As in proto3, a value of 0 is not written.
+// appendVarint appends a field with a number of at most 15. As in proto3, a value of 0 is not
+// written.
 func appendVarint(b []byte, number protowire.Number, value uint64) []byte {
-	if value == 0 {
+	switch {
+	case value == 0:
 		return b
+	case value < 0x80:
+		return append(b, byte(number<<3), byte(value))
 	}
-	return protowire.AppendVarint(protowire.AppendTag(b, number, protowire.VarintType), value)
+	return protowire.AppendVarint(append(b, byte(number<<3)), value)
 }
 
 func appendString(b []byte, number protowire.Number, value string) []byte {
-	return protowire.AppendString(protowire.AppendTag(b, number, protowire.BytesType), value)
+	return append(appendLength(b, number, len(value)), value...)
 }
 
-// open begins a message in a field. The caller appends the fields of the message, and calls shut.
+// appendLength begins a field of n bytes, with a number of at most 15.
+func appendLength(b []byte, number protowire.Number, n int) []byte {
+	if n < 0x80 {
+		return append(b, bytesTag(number), byte(n))
+	}
+	return protowire.AppendVarint(append(b, bytesTag(number)), uint64(n))
+}
+
+func bytesTag(number protowire.Number) byte { return byte(number<<3) | byte(protowire.BytesType) }
+
+// open begins a message in a field with a number of at most 15. The caller appends the fields of
+// the message, and calls shut.
 func open(b []byte, number protowire.Number) (opened []byte, inner int) {
-	b = append(protowire.AppendTag(b, number, protowire.BytesType), 0)
+	b = append(b, bytesTag(number), 0)
 	return b, len(b)
 }
 

@@ -2,7 +2,6 @@ package server
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -19,20 +18,20 @@ const softBreach = "x-ratelimit-soft-breach"
 func (h *Headers) append(b []byte, v *limiter.Verdict) []byte {
 	if h.RateLimit {
 		if s := nearest(v); s != nil {
-			b = appendHeader(b, h.Limit, strconv.FormatUint(uint64(max(s.Limit.Requests, s.Limit.Capacity())), 10))
-			b = appendHeader(b, h.Remaining, strconv.FormatUint(uint64(s.Decision.Remaining), 10))
-			b = appendHeader(b, h.Reset, strconv.FormatUint(untilReset(s), 10))
+			b = appendNumberHeader(b, h.Limit, uint64(max(s.Limit.Requests, s.Limit.Capacity())))
+			b = appendNumberHeader(b, h.Remaining, uint64(s.Decision.Remaining))
+			b = appendNumberHeader(b, h.Reset, untilReset(s))
 		}
 	}
 	if h.IETF {
-		if policies := policiesOf(v); len(policies) > 0 {
-			quota, rest := fieldsOf(policies)
-			b = appendHeader(appendHeader(b, "RateLimit-Policy", quota), "RateLimit", rest)
+		var room [8]policy
+		if policies := appendPolicies(room[:0], v); len(policies) > 0 {
+			b = appendLimits(appendQuotas(b, policies), policies)
 		}
 	}
 	if h.RetryAfter && v.OverLimit {
 		if wait, ok := retryAfter(v); ok {
-			b = appendHeader(b, "retry-after", strconv.FormatUint(max(seconds(wait), 1), 10))
+			b = appendNumberHeader(b, "retry-after", max(seconds(wait), 1))
 		}
 	}
 	return b
@@ -49,8 +48,20 @@ func untilReset(s *limiter.DescriptorStatus) uint64 {
 
 // appendHeader appends a config.core.v3.HeaderValue as one of response_headers_to_add.
 func appendHeader(b []byte, name, value string) []byte {
-	b, inner := open(b, 3)
-	return shut(appendString(appendString(b, 1, name), 2, value), inner)
+	b = appendLength(b, 3, sizeOf(len(name))+sizeOf(len(value)))
+	return appendString(appendString(b, 1, name), 2, value)
+}
+
+func appendNumberHeader(b []byte, name string, value uint64) []byte {
+	b, header, inner := openHeader(b, name)
+	return shut(shut(strconv.AppendUint(b, value, 10), inner), header)
+}
+
+// openHeader begins a header. The caller appends its value, and calls shut for inner and header.
+func openHeader(b []byte, name string) (opened []byte, header, inner int) {
+	b, header = open(b, 3)
+	b, inner = open(appendString(b, 1, name), 2)
+	return b, header, inner
 }
 
 // nearest returns the status for the headers, nil when no descriptor has a limit. As in
@@ -138,19 +149,20 @@ type policy struct {
 	seconds   uint64
 }
 
-// policiesOf returns the limits that the request was charged for. Of several reports of one limit,
-// the least remaining counts.
-func policiesOf(v *limiter.Verdict) []policy {
-	var all []policy
+// appendPolicies appends the limits that the request was charged for. Of several reports of one
+// limit, the least remaining counts.
+func appendPolicies(all []policy, v *limiter.Verdict) []policy {
 	for i := range v.Statuses {
 		s := &v.Statuses[i]
 		if s.Outcome != limiter.Limited {
 			continue
 		}
 		for c := range v.Charged(i) { // of a rule with a table, not the limits in the rule
-			all = add(all, c.Limit)
+			if find(all, c.Limit) < 0 {
+				all = append(all, policy{limit: c.Limit, name: nameOf(all, c.Limit)})
+			}
 		}
-		p := &all[slices.IndexFunc(all, func(p policy) bool { return p.limit == s.Limit })]
+		p := &all[find(all, s.Limit)]
 		if !p.reported || s.Decision.Remaining < p.remaining {
 			p.reported, p.remaining, p.seconds = true, s.Decision.Remaining, untilReset(s)
 		}
@@ -158,61 +170,82 @@ func policiesOf(v *limiter.Verdict) []policy {
 	return all
 }
 
-// add adds a policy for a limit, unless there is one.
-func add(all []policy, limit *descriptors.Limit) []policy {
-	if slices.ContainsFunc(all, func(p policy) bool { return p.limit == limit }) {
-		return all
+func find(all []policy, limit *descriptors.Limit) int {
+	for i := range all {
+		if all[i].limit == limit {
+			return i
+		}
 	}
+	return -1
+}
+
+// nameOf returns a name for a limit that no other one has.
+func nameOf(all []policy, limit *descriptors.Limit) string {
 	base := cmp.Or(limit.Name, limit.PeriodName())
 	name := base
 	for n := 2; slices.ContainsFunc(all, func(p policy) bool { return p.name == name }); n++ {
 		name = base + "-" + strconv.Itoa(n)
 	}
-	return append(all, policy{limit: limit, name: name})
+	return name
 }
 
-// fieldsOf returns the values of RateLimit-Policy and RateLimit:
+// appendQuotas appends the header RateLimit-Policy:
 //
 //	"minute";q=100;w=60, "daily";q=1000;w=86400
-//	"minute";r=50;t=30
 //
 // A limit that is not full at Requests also has its capacity: `"second";q=20;w=1;burst=100`. A
 // calendar's window has its true length. A period that is not whole seconds goes without its
 // window, which the draft cannot express. Concurrency has a unit of its own there:
 // `"concurrency";q=50;qu="concurrent-requests"`.
-func fieldsOf(all []policy) (policies, limits string) {
-	var quota, rest []byte
+func appendQuotas(b []byte, all []policy) []byte {
+	b, header, inner := openHeader(b, "RateLimit-Policy")
 	for i := range all {
 		p := &all[i]
-		quota = fmt.Appendf(appendItem(quota, p.name), ";q=%d", p.limit.Requests)
+		b = appendItem(b, p.name, i == 0)
+		b = appendParameter(b, ";q=", uint64(p.limit.Requests))
 		if p.limit.Period == 0 {
-			quota = append(quota, `;qu="concurrent-requests"`...)
-		} else if length := windowOf(p.limit, time.Now()); length%time.Second == 0 {
-			quota = fmt.Appendf(quota, ";w=%d", length/time.Second)
+			b = append(b, `;qu="concurrent-requests"`...)
+		} else if length := windowOf(p.limit); length%time.Second == 0 {
+			b = appendParameter(b, ";w=", uint64(length/time.Second))
 		}
 		if capacity := p.limit.Capacity(); capacity != p.limit.Requests {
-			quota = fmt.Appendf(quota, ";burst=%d", capacity)
-		}
-		if p.reported {
-			rest = fmt.Appendf(appendItem(rest, p.name), ";r=%d;t=%d", p.remaining, p.seconds)
+			b = appendParameter(b, ";burst=", uint64(capacity))
 		}
 	}
-	return string(quota), string(rest)
+	return shut(shut(b, inner), header)
 }
 
-// windowOf returns the length of the limit's window at an instant: of a calendar, the true one.
-func windowOf(l *descriptors.Limit, now time.Time) time.Duration {
+// appendLimits appends the header RateLimit, such as `"minute";r=50;t=30`.
+func appendLimits(b []byte, all []policy) []byte {
+	b, header, inner := openHeader(b, "RateLimit")
+	first := true
+	for i := range all {
+		if p := &all[i]; p.reported {
+			b = appendItem(b, p.name, first)
+			b = appendParameter(appendParameter(b, ";r=", uint64(p.remaining)), ";t=", p.seconds)
+			first = false
+		}
+	}
+	return shut(shut(b, inner), header)
+}
+
+func appendParameter(b []byte, name string, value uint64) []byte {
+	return strconv.AppendUint(append(b, name...), value, 10)
+}
+
+// windowOf returns the length of the limit's window: of a calendar, the true one.
+func windowOf(l *descriptors.Limit) time.Duration {
 	if l.Calendar == nil || l.Calendar.FirstHit() {
 		return l.Period
 	}
-	start, end := l.Calendar.Window(algorithms.Instant(now.UnixNano()))
+	start, end := l.Calendar.Window(algorithms.Instant(time.Now().UnixNano()))
 	return end.Sub(start)
 }
 
 // appendItem begins an item of a list with its name as a String of RFC 9651, section 3.3.3, which
 // knows printable ASCII only.
-func appendItem(b []byte, name string) []byte {
-	if len(b) > 0 {
+func appendItem(b []byte, name string, first bool) []byte {
+	if !first {
 		b = append(b, ", "...)
 	}
 	b = append(b, '"')

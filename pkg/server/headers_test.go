@@ -208,7 +208,7 @@ func TestRetryAfterIsAtLeastOneSecond(t *testing.T) {
 
 func TestNamesInStructuredFieldsArePrintableASCII(t *testing.T) {
 	once(t)
-	if got, want := string(appendItem(nil, "a\nb\u00e9c")), `"a?b?c"`; got != want {
+	if got, want := string(appendItem(nil, "a\nb\u00e9c", true)), `"a?b?c"`; got != want {
 		t.Errorf("appendItem: got %s; want %s", got, want)
 	}
 }
@@ -303,8 +303,8 @@ func TestOverrideInWords(t *testing.T) {
 		{limiter.Override{Requests: 5, Unit: 4, Multiplier: 3}, "requests_per_unit:5 unit:DAY unit_multiplier:{value:3}"},
 	}
 	for _, test := range tests {
-		if got := overrideText(&test.override); got != test.want {
-			t.Errorf("overrideText(%+v) = %q; want %q", test.override, got, test.want)
+		if got := string(appendOverride(nil, &test.override)); got != test.want {
+			t.Errorf("appendOverride(%+v) = %q; want %q", test.override, got, test.want)
 		}
 	}
 }
@@ -324,9 +324,10 @@ descriptors:
 			time.Sleep(time.Duration(days) * 24 * time.Hour)
 			for i, seconds := range []int{month, berlin, 30 * 86400} {
 				l := &rules.All()[i].Limits[0]
-				policy, _ := fieldsOf([]policy{{limit: l, name: l.PeriodName()}})
-				if want := fmt.Sprintf(`"month";q=5;w=%d`, seconds); policy != want {
-					t.Errorf("%s on %v: got %s, want %s", rules.All()[i].Path, time.Now().UTC(), policy, want)
+				got := appendQuotas(nil, []policy{{limit: l, name: l.PeriodName()}})
+				want := appendHeader(nil, "RateLimit-Policy", fmt.Sprintf(`"month";q=5;w=%d`, seconds))
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("%s on %v (-want +got):\n%s", rules.All()[i].Path, time.Now().UTC(), diff)
 				}
 			}
 		}

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"fmt"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -151,7 +150,7 @@ func (s *service) begin(c *call) error {
 func (s *service) end(c *call, dst []byte, err error) ([]byte, error) {
 	response := dst
 	if err == nil {
-		response, err = s.encode(c, dst)
+		response = s.encode(c, dst)
 	}
 	took := time.Since(c.begun)
 	s.spent.Observe(took)
@@ -191,7 +190,7 @@ func (s *service) survive(c *call, err *error) {
 	}
 }
 
-func (s *service) encode(c *call, dst []byte) ([]byte, error) {
+func (s *service) encode(c *call, dst []byte) []byte {
 	f := form{exact: c.exact, original: s.options.Original, metadata: s.options.DynamicMetadata}
 	dst = f.appendResponse(dst, &c.verdict)
 	if s.options.Headers.any() {
@@ -201,12 +200,9 @@ func (s *service) encode(c *call, dst []byte) ([]byte, error) {
 		dst = appendHeader(dst, softBreach, "1")
 	}
 	if f.metadata || len(c.verdict.Groups) > 0 {
-		var err error
-		if dst, err = f.appendMetadata(dst, &c.request, &c.verdict); err != nil {
-			return nil, fmt.Errorf("encode dynamic metadata: %w", err)
-		}
+		dst = f.appendMetadata(dst, &c.request, &c.verdict)
 	}
-	return dst, nil
+	return dst
 }
 
 // latest is the time of the latest request, to the millisecond. Safe for concurrent use after

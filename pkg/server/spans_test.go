@@ -186,7 +186,7 @@ func TestWithoutATracerACallAllocatesNothingMore(t *testing.T) {
 func BenchmarkSpans(b *testing.B) {
 	for _, sampler := range []sdk.Sampler{sdk.NeverSample(), sdk.AlwaysSample()} {
 		b.Run(sampler.Description(), func(b *testing.B) {
-			s := benchServer(b)
+			s := benchServer(b, nil)
 			s.service.options.Tracer = sdk.NewTracerProvider(sdk.WithSampler(sampler)).Tracer("bench")
 			s.service.options.Propagator = propagation.TraceContext{}
 			codec := newCodec()

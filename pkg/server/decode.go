@@ -2,6 +2,7 @@ package server
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -36,6 +37,7 @@ const zeroMultiplier = math.MaxUint32
 type decoder struct {
 	data    []byte
 	text    string // data, as one string
+	ascii   bool   // so all texts are UTF-8
 	entries int    // decoded so far, of all descriptors
 	err     error  // the first mistake
 }
@@ -50,7 +52,7 @@ type field struct {
 // decode reads a RateLimitRequest into r, which must be empty. text has the same bytes as data, and
 // the decoded texts are parts of it. After an error r holds a part of the request.
 func decode(data []byte, text string, r *limiter.Request) error {
-	d := decoder{data: data, text: text}
+	d := decoder{data: data, text: text, ascii: isASCII(data)}
 	in := field{end: len(data)}
 	for f := (field{}); d.next(&in, &f); {
 		switch {
@@ -147,17 +149,42 @@ func (d *decoder) wrapped(in field, name string, to *uint64) {
 // string returns the text of a field. name is for the error.
 func (d *decoder) string(f field, name string) string {
 	s := d.text[f.start:f.end]
-	if !utf8.ValidString(s) {
+	if !d.ascii && !utf8.ValidString(s) {
 		d.err = fmt.Errorf("%s: invalid UTF-8", name)
 	}
 	return s
 }
 
+// isASCII reports whether all bytes are below 0x80.
+func isASCII(data []byte) bool {
+	for ; len(data) >= 8; data = data[8:] {
+		if binary.LittleEndian.Uint64(data)&0x8080808080808080 != 0 {
+			return false
+		}
+	}
+	for _, b := range data {
+		if b >= 0x80 {
+			return false
+		}
+	}
+	return true
+}
+
 // next reads the first field of in, a message, into f, and takes the field off in. The result is
 // false at the end of the message, and after an error.
 func (d *decoder) next(in, f *field) bool {
-	if d.err != nil || in.start >= in.end {
+	if in.start >= in.end || d.err != nil {
 		return false
+	}
+	if in.end-in.start >= 2 { // nearly all fields are texts and messages that are short
+		tag, length := d.data[in.start], int(d.data[in.start+1])
+		if tag>>3 > 0 && tag < 0x80 && tag&7 == byte(protowire.BytesType) && length < 0x80 && length <= in.end-in.start-2 {
+			f.number, f.wire = protowire.Number(tag>>3), protowire.BytesType
+			f.start = in.start + 2
+			f.end = f.start + length
+			in.start = f.end
+			return true
+		}
 	}
 	tag, at := d.varint(in.start, in.end)
 	if at < 0 || tag>>3 > uint64(protowire.MaxValidNumber) || tag>>3 < uint64(protowire.MinValidNumber) {

@@ -46,6 +46,8 @@ func statefulOf(a Algorithm) stateful {
 		return calendarWindow{}
 	case CalendarCounter:
 		return calendarCounter{}
+	case Learned:
+		return learned{}
 	default:
 		return nil
 	}
@@ -60,11 +62,12 @@ func (a Algorithm) known() bool {
 // and concurrency do.
 func (a Algorithm) HasState() bool { return a != SlidingWindowLog && a != Concurrency }
 
-// Algorithms returns every algorithm without calendar windows, in the order of their numbers.
+// Algorithms returns every algorithm without calendar windows, in the order of their numbers, but
+// for [Learned].
 func Algorithms() []Algorithm {
 	var all []Algorithm
 	for a := Algorithm(1); a.known(); a++ {
-		if !a.HasCalendar() {
+		if !a.HasCalendar() && a != Learned {
 			all = append(all, a)
 		}
 	}
@@ -104,6 +107,10 @@ func (a Algorithm) Plain() Algorithm {
 
 // HasCalendar reports whether the algorithm counts in windows of a [Calendar].
 func (a Algorithm) HasCalendar() bool { return a == CalendarWindow || a == CalendarCounter }
+
+// InternalAlgorithms returns the algorithms that no rule file names: the ones of a [Calendar], and
+// [Learned].
+func InternalAlgorithms() []Algorithm { return append(CalendarAlgorithms(), Learned) }
 
 // CalendarAlgorithms returns the algorithms that count in windows of a [Calendar].
 func CalendarAlgorithms() []Algorithm { return []Algorithm{CalendarWindow, CalendarCounter} }

@@ -18,6 +18,8 @@
 //	                                           Requests does not divide Period
 //	concurrency             every holder       at most Requests at the same instant
 //
+// [Learned] is no limit: it learns how many hits its charges have.
+//
 // fixed_window and sliding_window_counter have a second form each, with windows of a [Calendar].
 // Period is then only the nominal length of a window, and a part of the key's identity. A key keeps
 // the start and the end of its window. Hits join the window of the key until it ends, also if the
@@ -115,6 +117,9 @@ func (l Limit) Validate() error {
 	case l.Algorithm.HasCalendar() && l.Period%time.Second != 0:
 		errs = append(errs, fmt.Errorf("period: %v: a window of a calendar must be whole seconds", l.Period))
 	}
+	if l.Algorithm == Learned && (l.Requests < MinQuantile || l.Requests > MaxQuantile) {
+		errs = append(errs, fmt.Errorf("quantile: %d thousandths: must be from %d to %d", l.Requests, MinQuantile, MaxQuantile))
+	}
 	if l.Burst != 0 && l.Algorithm != TokenBucket {
 		errs = append(errs, fmt.Errorf("burst: %d: only token_bucket has a burst", l.Burst))
 	}
@@ -158,6 +163,8 @@ type State struct {
 //	CalendarCounter         the start of     count of the window,    the same of the window before
 //	                        the window       and 29 low bits: its
 //	                        length in s
+//	Learned                 the last charge  quantile in 2^-20 hits  number of charges, up to
+//	                                                                 LearnedFrom
 //	token_bucket_integer    the refill mark  deficit in hits         nanoseconds from the mark to
 //	                                                                 the last charge
 func StateOf(last Instant, a, b uint64) State { return State{last: last, a: a, b: b} }

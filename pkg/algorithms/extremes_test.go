@@ -13,8 +13,8 @@ func TestNothingPanicsOnAnyInput(t *testing.T) {
 	holds(t, func(_ failer, c chooser, a Algorithm) { anything(c, a) })
 }
 
-func TestNothingPanicsOnAnUnknownAlgorithm(t *testing.T) {
-	for _, a := range []Algorithm{0, 6, math.MaxUint8} {
+func TestNothingPanicsOnAnAlgorithmThatNoRuleNames(t *testing.T) {
+	for _, a := range []Algorithm{0, 6, Learned, math.MaxUint8} {
 		anything(seedChooser{newRand(uint64(a))}, a)
 	}
 }
@@ -92,7 +92,7 @@ func TestCountsStayWithinTheirBoundsOfDebt(t *testing.T) {
 		k.take(chooseNext(c, k.limit, now, d), MaxHits, true)
 		requests := uint64(k.limit.Requests)
 		switch a {
-		case Concurrency: // has no debt
+		case Concurrency, Learned: // have no debt
 		case FixedWindow, CalendarWindow: // debt has no bound, see below
 		case TokenBucket: // The level is at least -burst.
 			most := product(2*uint64(k.limit.Capacity()), uint64(k.limit.Period))

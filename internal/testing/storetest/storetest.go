@@ -62,6 +62,15 @@ func HoldCases() []Case {
 	return all
 }
 
+// LearnedCases returns the cases of keys that learn. A store that decides without the shared one
+// learns nothing.
+func LearnedCases() []Case {
+	return []Case{
+		{"costs_are_learned_as_the_algorithm_says", learnsCosts},
+		{"a_key_that_learns_denies_nothing", learningDeniesNothing},
+	}
+}
+
 // limit returns a limit of the algorithm in a period of one minute.
 func limit(a algorithms.Algorithm, requests uint32) algorithms.Limit {
 	return algorithms.Limit{Algorithm: a, Requests: requests, Period: time.Minute}

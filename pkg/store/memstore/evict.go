@@ -218,6 +218,10 @@ func (sh *shard) candidateLocked(place int, now algorithms.Instant) candidate {
 		c.capacity = 1
 		return c
 	}
+	if l.Algorithm == algorithms.Learned { // as a key that has used half of its limit
+		c.idle, c.used, c.capacity = algorithms.IdleAt(*l, s.state), 1, 2
+		return c
+	}
 	hits := s.denied().of(l)
 	if l.Algorithm == algorithms.SlidingWindowLog {
 		log := logStateOf(s.state)

@@ -47,7 +47,7 @@ func scriptOf(further ...string) (string, error) {
 		read(name)
 		fmt.Fprintf(&script, "algorithms[%d] = algorithm\nend\n", number)
 	}
-	all := append(algorithms.Algorithms(), algorithms.CalendarAlgorithms()...)
+	all := append(algorithms.Algorithms(), algorithms.InternalAlgorithms()...)
 	last := int(slices.Max(all))
 	fmt.Fprintf(&script, "local BACK = %d\n", farthestBack/Granularity)
 	script.WriteString("local now, deadline, general")

@@ -106,8 +106,9 @@ func (s *Side) gained(now Instant) uint64 {
 	return contentOf(s.Was, s.State, now).minus(contentOf(s.MarkWas, s.Mark, now)).ceilDiv(uint64(s.Limit.Period))
 }
 
-// fit returns the hits that fit into the room of a state. A log forgets its oldest hits to make
-// room for the newest ones: these alone decide on further hits.
+// fit returns the hits that fit into the room of a state. A log forgets as many of its oldest hits
+// to make room for the newest ones: these alone decide on further hits. A log that has more, under
+// another number of requests, keeps as many as it has.
 func (s *Side) fit(hits uint64, now Instant) uint64 {
 	if s.Log == nil {
 		_, _, d := TakeAs(s.Was, s.Limit, s.State, now, 0, Refuse)
@@ -115,7 +116,7 @@ func (s *Side) fit(hits uint64, now Instant) uint64 {
 	}
 	hits = min(hits, uint64(s.Limit.Requests))
 	if first, used := s.Log.live(s.Limit.Period, s.Log.held(now)); hits > 0 && used+hits > uint64(s.Limit.Requests) {
-		s.Log.dropOldest(first, used+hits-uint64(s.Limit.Requests))
+		s.Log.dropOldest(first, min(hits, used+hits-uint64(s.Limit.Requests)))
 	}
 	return hits
 }
@@ -144,7 +145,9 @@ func (s *Side) take(now Instant, hits uint64) {
 	for ; hits > 0; hits -= min(hits, MaxHits) {
 		n := int64(min(hits, MaxHits))
 		if s.Log != nil {
-			s.Log.Take(s.Limit, now, n, true)
+			all := s.Limit
+			all.Requests = MaxHits
+			s.Log.Take(all, now, n, true)
 		} else {
 			s.State, s.Was, _ = TakeAs(s.Was, s.Limit, s.State, now, n, Owe)
 		}

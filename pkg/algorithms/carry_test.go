@@ -120,6 +120,23 @@ func TestALogKeepsItsInstants(t *testing.T) {
 	}
 }
 
+// A process with older rules has fewer requests for the same log. The hits that it carries over make
+// no room for processes with the new rules.
+func TestALogKeepsTheHitsOfALargerLimit(t *testing.T) {
+	const at = Instant(1_700_000_000_000_000_000)
+	now := sideOf(Limit{Algorithm: SlidingWindowLog, Requests: 5, Period: time.Minute})
+	now.charge(at, 3, false)
+	now.charge(at.Add(time.Second), 2, false)
+	older, bucket := *now, sideOf(Limit{Algorithm: TokenBucket, Requests: 100, Period: time.Minute})
+	older.Limit.Requests = 2
+	Carry(bucket, &older, at.Add(2*time.Second), true)
+	bucket.charge(at.Add(2*time.Second), 4, false)
+	Carry(bucket, &older, at.Add(2*time.Second), true)
+	if d := now.charge(at.Add(2*time.Second), 1, false); d.Allowed {
+		t.Errorf("a hit passed that 5 hits of a minute deny, %d left", d.Remaining)
+	}
+}
+
 // chooseCarried returns a limit with small numbers, so that a walk spends it again and again.
 func chooseCarried(c chooser, a Algorithm) Limit {
 	l := Limit{

@@ -19,6 +19,7 @@ func CarryCases() []Case {
 		{"a_client_that_is_denied_stays_denied_under_another_limit", deniedStaysDenied},
 		{"a_bucket_keeps_its_tokens_under_another_period", tokensCarryOver},
 		{"a_peek_counts_the_hits_of_the_limit_before", peekCarries},
+		{"no_interval_admits_more_than_the_larger_limit", func(t *testing.T, e Env) { Intervals(t, e, 4) }},
 		{"random_changes_of_limits_are_decided_as_a_plain_second_store_decides_them", carryAsModel},
 	}
 }

@@ -36,7 +36,7 @@ func TestProcessesWithOtherClocksChargeTheSameWindow(t *testing.T) {
 			for range 3 {
 				s := open(t, urls(), o)
 				ask(t, s, hit("other", perAge(algorithms.FixedWindow, 1000)))
-				remote, leased = append(remote, s), append(leased, front(t, s, time.Second).(exact).Store)
+				remote, leased = append(remote, s), append(leased, sharing(t, s))
 			}
 			boundary := time.Now().Add(3 * time.Second).Truncate(time.Second).UTC()
 			calendar := calendarOf(algorithms.CalendarSpec{
@@ -95,6 +95,7 @@ type around struct {
 
 // run asks through three processes until each of them is denied behind the boundary.
 func (r *around) run(t *testing.T, remote []*Store, leased []*near.Store) {
+	t.Helper()
 	var running sync.WaitGroup
 	for i, by := range []time.Duration{-300 * time.Millisecond, 0, 300 * time.Millisecond} {
 		var s store.Store = remote[i]

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/must"
+	"github.com/weirproxy/weir/internal/testing/race"
+	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -55,4 +57,9 @@ func TestProcessesThatReloadApartAdmitNoHitTwice(t *testing.T) {
 	if admitted != 20 {
 		t.Errorf("%d of 20 hits were admitted after the way back", admitted)
 	}
+}
+
+func TestNoIntervalAdmitsMoreThanTheLargerLimit(t *testing.T) {
+	s, c := given(t, Options{})
+	storetest.Intervals(t, storetest.Env{Store: s, Sleep: c.sleep, Now: c.now}, race.Scale(50))
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// A failover begins before a boundary and ends after it. Half of the keys have their boundary then:
-// hits before it, also those of the outage, count in their own window only. The other keys go on.
+// A failover begins before a boundary and ends after it. Half of the keys have their boundary then.
+// The hits before it, also in the outage, count in their own window only. The other keys go on.
 // Redis forgets a window of a first hit at its end, so that hits of the outage may begin another
 // one (docs/semantics.md 12.4).
 func TestAFailoverAroundABoundaryKeepsCountsAndWindows(t *testing.T) {

@@ -54,7 +54,7 @@ if carrying then
     return sum
   end
 
-  -- fit returns the hits that fit. A list forgets its oldest hits for newer ones.
+  -- fit returns the hits that fit. A list forgets as many of its oldest hits for newer ones.
   local function fit(s, hits)
     local g = s.list
     if not g then
@@ -65,7 +65,7 @@ if carrying then
       return math.max(0, math.min(hits, free))
     end
     hits = math.min(hits, s.requests)
-    local over = g.live + hits - s.requests
+    local over = math.min(hits, g.live + hits - s.requests)
     while hits > 0 and over > 0 and g.first < g.len do
       local at, n = unpack(NEWEST, redis.call('LINDEX', s.key, g.first))
       local back = math.min(n, over)
@@ -85,7 +85,7 @@ if carrying then
       s.is = s.by.take(s.is, s.requests, s.capacity, s.period, now, hits, OWE)
       return
     end
-    local idle = s.by.apply(s.list, (s.by.take({0, 0, false}, s.requests, nil, nil, nil, hits, true, s.list)))
+    local idle = s.by.apply(s.list, (s.by.take({0, 0, false}, s.list.live + hits, nil, nil, nil, hits, true, s.list)))
     if idle then redis.call('PEXPIREAT', s.key, floor((idle + 999) / 1000) + later) end
     s.list = s.by.open(s.key, s.period, now)
   end

@@ -39,6 +39,15 @@ const (
 	HoldCancel                      // ends a holder that holds, at no cost; does nothing to any other
 )
 
+// HoldPair is the end of a holder that holds, and the begin of any other. A store makes it HoldEnd,
+// or leaves it as a begin. Such a begin holds also 0 hits, but for Concurrency. So the next charge
+// of the holder is its end. 5 is a phase of package redisstore.
+const HoldPair HoldPhase = 6
+
+// Begins reports whether a charge of the phase begins a holder: a HoldPair does until a store has
+// made it an end.
+func (p HoldPhase) Begins() bool { return p == HoldBegin || p == HoldPair }
+
 // Effect is the work of a charge with a holder on the key of its limit.
 type Effect struct {
 	Hits    int64   // to take; negative hits are given back
@@ -73,9 +82,9 @@ func (h Hold) Effect(p HoldPhase, l Limit, hits int64) Effect {
 	hits = min(max(hits, -MaxHits), MaxHits)
 	held := h.Status == HoldHeld
 	switch {
-	case p == HoldBegin && held:
+	case p.Begins() && held:
 		return Effect{Forced: true}
-	case p == HoldBegin:
+	case p.Begins():
 		return Effect{Hits: max(hits, 0)}
 	case p == HoldBegun && !held && h.Status != HoldEnded:
 		return Effect{Hits: max(hits, 0), Forced: true}
@@ -95,10 +104,10 @@ func (h Hold) Effect(p HoldPhase, l Limit, hits int64) Effect {
 func (h Hold) After(p HoldPhase, l Limit, now Instant, hits int64, atMost time.Duration, passed bool) Hold {
 	next := h
 	switch held := h.Status == HoldHeld; {
-	case p == HoldBegin && (held || hits <= 0):
-	case p == HoldBegin && passed, p == HoldBegun && !held && h.Status != HoldEnded && hits > 0:
-		next = Hold{Status: HoldHeld, Hits: uint32(min(hits, math.MaxUint32)), At: now, Until: now.Add(atMost)}
-	case p == HoldBegin:
+	case p.Begins() && (held || hits <= 0 && (p == HoldBegin || l.Algorithm == Concurrency)):
+	case p.Begins() && passed, p == HoldBegun && !held && h.Status != HoldEnded && hits > 0:
+		next = Hold{Status: HoldHeld, Hits: uint32(min(max(hits, 0), math.MaxUint32)), At: now, Until: now.Add(atMost)}
+	case p.Begins():
 		next = Hold{Status: HoldDenied, Until: now.Add(atMost)}
 	case p == HoldCancel && held:
 		next = Hold{Status: HoldDenied, Until: h.Until}

@@ -74,6 +74,10 @@ func (r *heldReference) do(m message, now Instant) Decision {
 	switch m.phase {
 	case HoldBegin:
 		return r.begin(m, h, fresh, now)
+	case HoldPair:
+		if h.says != "holds" {
+			return r.begin(m, h, fresh, now)
+		}
 	case HoldBegun:
 		if h.says == "holds" || h.says == "ended" || m.hits <= 0 {
 			return r.forced(now, of(0))
@@ -113,7 +117,7 @@ func (r *heldReference) begin(m message, h, fresh heldModel, now Instant) Decisi
 	}
 	d := r.decide(fresh, now, m.countRejected, !m.deniedByOther)
 	switch {
-	case m.hits <= 0:
+	case m.hits <= 0 && (m.phase == HoldBegin || r.key == nil):
 		return d
 	case d.Allowed && !m.deniedByOther:
 		fresh.says = "holds"
@@ -250,10 +254,13 @@ func (k *heldKey) sweep(now Instant) {
 func (k *heldKey) do(m message, now Instant) Decision {
 	k.sweep(now)
 	l, h := k.limit, k.holds[m.holder]
+	if m.phase == HoldPair && h.Status == HoldHeld {
+		m.phase = HoldEnd
+	}
 	e := h.Effect(m.phase, l, m.hits)
 	countRejected := m.countRejected || e.Forced
 	var d Decision
-	switch settles := m.phase != HoldBegin; {
+	switch settles := !m.phase.Begins(); {
 	case l.Algorithm == Concurrency && settles:
 		k.holds[m.holder] = h.After(m.phase, l, now, m.hits, m.atMost, true)
 		d = k.summary(now).Decide(l, now, 0, m.atMost)
@@ -270,7 +277,7 @@ func (k *heldKey) do(m message, now Instant) Decision {
 	if e.Forced {
 		d.Allowed, d.RetryAfter = true, 0
 	}
-	if m.phase == HoldBegin || l.Algorithm != Concurrency {
+	if m.phase.Begins() || l.Algorithm != Concurrency {
 		k.holds[m.holder] = h.After(m.phase, l, now, m.hits, m.atMost, d.Allowed && !m.deniedByOther)
 	}
 	return d

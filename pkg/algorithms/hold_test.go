@@ -94,7 +94,7 @@ func chooseHolder(c chooser) string { return pick(c, "holder", "r", "s", "t", "u
 
 func chooseMessage(c chooser, l Limit, d Decision) message {
 	return message{
-		phase:         pick(c, "phase", HoldBegin, HoldBegin, HoldBegin, HoldEnd, HoldEnd, HoldBegun, HoldCancel),
+		phase:         pick(c, "phase", HoldBegin, HoldBegin, HoldBegin, HoldEnd, HoldEnd, HoldBegun, HoldCancel, HoldPair, HoldPair),
 		holder:        chooseHolder(c),
 		hits:          chooseHits(c, l, d, c.upTo("refund", 3) == 0),
 		atMost:        pick(c, "at most", time.Second, 10*time.Second, time.Millisecond, MaxPeriod, time.Second, time.Hour),
@@ -121,9 +121,12 @@ func TestConcurrencyNeverHoldsMoreThanItsLimit(t *testing.T) {
 				m.phase = HoldBegin // a begin that was admitted elsewhere may exceed the limit
 			}
 			known := inside[m.holder].Live(now).Status == HoldHeld
+			if m.phase == HoldPair && known {
+				m.phase = HoldEnd
+			}
 			d = k.do(m, now)
 			switch {
-			case m.phase != HoldBegin:
+			case !m.phase.Begins():
 				delete(inside, m.holder)
 			case d.Allowed && !known && m.hits > 0 && !m.deniedByOther:
 				until := now.Add(m.atMost)

@@ -213,7 +213,7 @@ func TestAWorkedExampleThatCannotBeReadSaysWhere(t *testing.T) {
 
 // hold carries out "at TIME begin HOLDER HITS [at most TIME]" or another phase of a holder.
 func (e *example) hold(words []string, now Instant) (string, error) {
-	phases := map[string]HoldPhase{"begin": HoldBegin, "begun": HoldBegun, "end": HoldEnd, "cancel": HoldCancel}
+	phases := map[string]HoldPhase{"begin": HoldBegin, "begun": HoldBegun, "end": HoldEnd, "cancel": HoldCancel, "pair": HoldPair}
 	m := message{phase: phases[words[2]], atMost: time.Hour, countRejected: e.countRejected}
 	var err error
 	switch n := len(words); {

@@ -26,11 +26,21 @@ func HolderOf(name []byte) Holder {
 // denied. A transaction applies these charges first, in order; then it decides the rest. Mode and
 // CountRejected mean nothing to them.
 //
+// A charge of HoldPair is the end of its holder if the holder holds under any charge of HoldPair of
+// the transaction. Else it begins the holder with Estimate hits. The store says which it was:
+// Phase becomes HoldEnd, or stays and Hits of the charge become Estimate. Where a store fails, both
+// stay as they are.
+//
 // Peek evaluates a charge with a holder, and remembers nothing. Reset forgets all holders of a
 // state.
 type Hold struct {
 	Phase  algorithms.HoldPhase
 	Holder Holder
+
+	// Estimate is the hits of a charge of HoldPair that begins its holder. Hits of the charge are the
+	// cost, if it ends the holder.
+	Estimate uint32
+
 	AtMost time.Duration // from the begin on, at least a millisecond: the holder is then forgotten; held hits of Concurrency are free
 
 	// Was receives the live hold as the charge found it, after a Take or a Peek. A store that cannot
@@ -40,6 +50,44 @@ type Hold struct {
 	// Now receives the instant of a begin by the store's clock, after a Take. A store that cannot
 	// tell, or has no room for the holder, leaves the zero value.
 	Now algorithms.Instant
+}
+
+// Pair makes a charge of HoldPair the end or the begin of its holder. Pair does nothing to any other
+// charge. Of a begin, the hits become the estimate.
+func (c *Charge) Pair(ends bool) {
+	switch {
+	case c.Hold == nil || c.Hold.Phase != algorithms.HoldPair:
+	case ends:
+		c.Hold.Phase = algorithms.HoldEnd
+	default:
+		c.Hits = int64(c.Hold.Estimate)
+	}
+}
+
+// Pairs finds the ends among the charges of HoldPair of a transaction. The zero value is ready, and
+// may be used again.
+type Pairs struct{ held map[Holder]bool }
+
+// End makes each charge of HoldPair an end whose holder holds under one of these charges. holds
+// reports whether the holder of a charge holds under that charge.
+func (p *Pairs) End(charges []Charge, holds func(i int) bool) {
+	clear(p.held)
+	for i := range charges {
+		if h := charges[i].Hold; h != nil && h.Phase == algorithms.HoldPair && holds(i) {
+			if p.held == nil {
+				p.held = make(map[Holder]bool)
+			}
+			p.held[h.Holder] = true
+		}
+	}
+	if len(p.held) == 0 {
+		return
+	}
+	for i := range charges {
+		if c := &charges[i]; c.Hold != nil && p.held[c.Hold.Holder] {
+			c.Pair(true)
+		}
+	}
 }
 
 // Held is a holder that holds hits.

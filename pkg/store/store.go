@@ -202,8 +202,8 @@ type Remote interface {
 
 	// HoldLater applies a charge with a Hold as at an earlier instant of the store's clock, and
 	// returns at once. HoldLater keeps a copy of the charge and of its Hold, and writes no Was. The
-	// phase is HoldBegun, HoldEnd or HoldCancel. Charges of one holder are applied in the order of the
-	// calls, and may be merged. The store sends them after a moment, but before any later Take, Peek
+	// phase is HoldBegun, HoldEnd, HoldCancel or HoldPair, which is HoldEnd or HoldBegun with the
+	// estimate. Charges of one holder are applied in the order of the calls, and may be merged. The store sends them after a moment, but before any later Take, Peek
 	// or Reset of the key. A charge without an answer is sent again: its effect does not repeat while
 	// the holder is known. A charge that cannot be sent before the holder has run out, or is above the
 	// store's bounds, is dropped and counted in metrics.
@@ -269,7 +269,7 @@ func Admitted(charges []Charge, decisions []algorithms.Decision) bool {
 	quotas, over, last := 0, 0, -1 // last is the charge before that counts
 	for i := range charges {
 		c := &charges[i]
-		if c.Hold != nil && c.Hold.Phase != algorithms.HoldBegin {
+		if c.Hold != nil && !c.Hold.Phase.Begins() {
 			continue
 		}
 		denied := !decisions[i].Allowed

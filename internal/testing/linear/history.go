@@ -45,7 +45,7 @@ func (c call) String() string {
 		x := &c.charges[i]
 		fmt.Fprintf(&text, " [key %d hits %d of %d per %v mode %d counted %t]", c.keys[i], x.Hits, x.Limit.Capacity(), x.Limit.Period, x.Mode, x.CountRejected)
 		if h := x.Hold; h != nil {
-			fmt.Fprintf(&text, "(phase %d of holder %d for %v)", h.Phase, h.Holder[0], h.AtMost)
+			fmt.Fprintf(&text, "(phase %d of holder %d, estimate %d, for %v)", h.Phase, h.Holder[0], h.Estimate, h.AtMost)
 		}
 	}
 	return fmt.Sprintf("%s at %d", &text, c.now)
@@ -146,10 +146,16 @@ func (s *client) next(now algorithms.Instant) call {
 // chooseHold returns a begin or an end of one of a few holders.
 func chooseHold(r *rand.Rand) *store.Hold {
 	phases := []algorithms.HoldPhase{algorithms.HoldBegin, algorithms.HoldBegin, algorithms.HoldEnd, algorithms.HoldEnd, algorithms.HoldBegun, algorithms.HoldCancel}
+	if r.IntN(3) == 0 {
+		phases = []algorithms.HoldPhase{algorithms.HoldPair}
+	}
+	name := byte(1 + r.IntN(4)) // no name has only zeros
 	return &store.Hold{
 		Phase:  phases[r.IntN(len(phases))],
-		Holder: store.Holder{byte(1 + r.IntN(4))}, // no name has only zeros
+		Holder: store.Holder{0: name, 15: name},
 		AtMost: []time.Duration{300 * time.Millisecond, time.Minute}[r.IntN(2)],
+
+		Estimate: uint32(r.IntN(4)),
 	}
 }
 
@@ -223,6 +229,7 @@ func record(t *testing.T, e Env, p Plan, seed uint64) (history []porcupine.Opera
 func play(t *testing.T, s store.Store, c call, client int, order *atomic.Int64) (porcupine.Operation, error) {
 	t.Helper()
 	out := answer{Answer: model.Answer{Decisions: make([]algorithms.Decision, len(c.charges)), Found: make([]algorithms.Hold, len(c.charges))}}
+	charges := model.Copy(c.charges)
 	o := porcupine.Operation{ClientId: client, Input: c, Call: order.Add(1)}
 	var err error
 	if !c.alone {
@@ -230,16 +237,19 @@ func play(t *testing.T, s store.Store, c call, client int, order *atomic.Int64) 
 	}
 	switch c.method {
 	case take:
-		out.Admitted, err = store.Take(t.Context(), s, c.charges, out.Decisions)
+		out.Admitted, err = store.Take(t.Context(), s, charges, out.Decisions)
 	case peek:
-		err = s.Peek(t.Context(), c.charges, out.Decisions)
+		err = s.Peek(t.Context(), charges, out.Decisions)
 	case reset:
-		out.forgotten, err = s.Reset(t.Context(), c.charges)
+		out.forgotten, err = s.Reset(t.Context(), charges)
 	}
-	for i := range c.charges {
-		if h := c.charges[i].Hold; h != nil {
+	for i := range charges {
+		if h := charges[i].Hold; h != nil {
 			out.Found[i] = h.Was
 		}
+	}
+	if c.method == take {
+		out.Phases = model.PhasesOf(charges)
 	}
 	o.Return, o.Output = order.Add(1), out
 	return o, err

@@ -55,6 +55,9 @@ func (p *plain) Take(_ context.Context, charges []store.Charge, decisions []algo
 	a := next.Take(charges, p.now())
 	copy(decisions, a.Decisions)
 	found(charges, a.Found)
+	for i := range charges {
+		charges[i].Pair(a.Phases[i] == algorithms.HoldEnd)
+	}
 	if p.defect == "a refund twice" && charges[0].Hits < 0 {
 		next.Take(charges, p.now())
 	}

@@ -103,7 +103,8 @@ func step(keys model.Keys, c call) (model.Keys, answer) {
 // explains reports whether the model's answer is the store's.
 func (c call) explains(keys model.Keys, got, want answer) bool {
 	if c.method != reset {
-		return got.Admitted == want.Admitted && slices.Equal(got.Decisions, want.Decisions) && slices.Equal(got.Found, want.Found)
+		return got.Admitted == want.Admitted && slices.Equal(got.Decisions, want.Decisions) && slices.Equal(got.Found, want.Found) &&
+			slices.Equal(got.Phases, want.Phases)
 	}
 	k, known := keys[model.NameOf(&c.charges[0])]
 	if c.charges[0].Limit.Algorithm == algorithms.Concurrency || known && (k.Unused() || k.IdleAt() <= c.now) {

@@ -38,9 +38,36 @@ type Answer struct {
 	Admitted  bool
 	Decisions []algorithms.Decision
 	Found     []algorithms.Hold // for each charge the live hold of its holder
+
+	// Phases has the phase of each charge, 0 without a holder. The phase of an end of HoldPair is
+	// HoldEnd.
+	Phases []algorithms.HoldPhase
 }
 
-// Take applies the charges as package store says.
+// Copy returns charges with holds of their own, as a store may change both.
+func Copy(charges []store.Charge) []store.Charge {
+	all := slices.Clone(charges)
+	for i := range all {
+		if h := all[i].Hold; h != nil {
+			hold := *h
+			all[i].Hold = &hold
+		}
+	}
+	return all
+}
+
+// PhasesOf returns the phases of charges.
+func PhasesOf(charges []store.Charge) []algorithms.HoldPhase {
+	all := make([]algorithms.HoldPhase, len(charges))
+	for i := range charges {
+		if h := charges[i].Hold; h != nil {
+			all[i] = h.Phase
+		}
+	}
+	return all
+}
+
+// Take applies the charges as package store says. Take does not change them.
 func (m Keys) Take(charges []store.Charge, now algorithms.Instant) Answer {
 	return m.TakeWith(charges, now, func(_ Name, _ Key, d algorithms.Decision) algorithms.Decision { return d })
 }
@@ -50,9 +77,11 @@ func (m Keys) Take(charges []store.Charge, now algorithms.Instant) Answer {
 func (m Keys) TakeWith(
 	charges []store.Charge, now algorithms.Instant, decide func(Name, Key, algorithms.Decision) algorithms.Decision,
 ) Answer {
+	charges = Copy(charges)
 	m.carry(charges, now, false)
 	defer m.carry(charges, now, true)
-	a := Answer{Decisions: make([]algorithms.Decision, len(charges)), Found: make([]algorithms.Hold, len(charges))}
+	m.pair(charges, now)
+	a := Answer{Phases: PhasesOf(charges), Decisions: make([]algorithms.Decision, len(charges)), Found: make([]algorithms.Hold, len(charges))}
 	for i := range charges {
 		if c := &charges[i]; settles(c) {
 			a.Found[i] = m[NameOf(c)].hold(c, now)
@@ -92,6 +121,30 @@ func (m Keys) TakeWith(
 		}
 	}
 	return a
+}
+
+// pair says which charges of HoldPair are ends: all of a holder that holds under one of these.
+func (m Keys) pair(charges []store.Charge, now algorithms.Instant) {
+	var pairs, ends []int
+	for i := range charges {
+		if h := charges[i].Hold; h != nil && h.Phase == algorithms.HoldPair {
+			pairs = append(pairs, i)
+		}
+	}
+	for _, i := range pairs {
+		for _, j := range pairs {
+			if charges[i].Hold.Holder == charges[j].Hold.Holder && m[NameOf(&charges[j])].hold(&charges[j], now).Status == algorithms.HoldHeld {
+				ends = append(ends, i)
+			}
+		}
+	}
+	for _, i := range pairs {
+		if slices.Contains(ends, i) {
+			charges[i].Hold.Phase = algorithms.HoldEnd
+		} else {
+			charges[i].Hits = int64(charges[i].Hold.Estimate)
+		}
+	}
 }
 
 // settle applies a charge that settles, and decides it.
@@ -169,7 +222,7 @@ func (m Keys) Held(c *store.Charge, now algorithms.Instant) []store.Held {
 
 // settles reports whether a charge tells the fate of a holder: such charges come first, and have no
 // effect on the verdict.
-func settles(c *store.Charge) bool { return c.Hold != nil && c.Hold.Phase != algorithms.HoldBegin }
+func settles(c *store.Charge) bool { return c.Hold != nil && !c.Hold.Phase.Begins() }
 
 // admits is the verdict, written from the text: any enforcing denial, or all quota rules over.
 func admits(charges []store.Charge, decisions []algorithms.Decision) bool {

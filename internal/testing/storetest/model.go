@@ -44,8 +44,9 @@ func asModel(t *testing.T, e Env, random func(*rand.Rand) []store.Charge, reads 
 		case n == 2:
 			e.listAsModel(t, m, &charges[0], now)
 		}
+		asked := model.Copy(charges)
 		admitted, decisions := e.take(t, charges...)
-		if diff := differs(charges, admitted, decisions, m.Take(charges, now)); diff != "" {
+		if diff := differs(charges, admitted, decisions, m.Take(asked, now)); diff != "" {
 			t.Fatalf("seed %d, step %d: %s", seed, step, diff)
 		}
 		for i, c := range charges {
@@ -80,10 +81,13 @@ func togetherAsModel(t *testing.T, e Env, random func(*rand.Rand) []store.Charge
 			}
 			all[i] = transaction(t.Context(), charges...)
 		}
-		now := e.Now()
+		now, asked := e.Now(), make([][]store.Charge, len(all))
+		for i := range all {
+			asked[i] = model.Copy(all[i].Charges)
+		}
 		e.takeAll(t, all)
 		for i := range all {
-			diff := differs(all[i].Charges, all[i].Admitted, all[i].Decisions, m.Take(all[i].Charges, now))
+			diff := differs(all[i].Charges, all[i].Admitted, all[i].Decisions, m.Take(asked[i], now))
 			if all[i].Err != nil || diff != "" {
 				t.Fatalf("seed %d, step %d, transaction %d: error %v: %s", seed, step, i, all[i].Err, diff)
 			}
@@ -93,7 +97,9 @@ func togetherAsModel(t *testing.T, e Env, random func(*rand.Rand) []store.Charge
 
 // differs says how the answer of a store differs from the answer of a model; "" if they are equal.
 func differs(charges []store.Charge, admitted bool, decisions []algorithms.Decision, want model.Answer) string {
-	got := model.Answer{Admitted: admitted, Decisions: decisions, Found: make([]algorithms.Hold, len(charges))}
+	got := model.Answer{
+		Admitted: admitted, Decisions: decisions, Found: make([]algorithms.Hold, len(charges)), Phases: model.PhasesOf(charges),
+	}
 	for i := range charges {
 		if h := charges[i].Hold; h != nil {
 			got.Found[i] = h.Was
@@ -111,7 +117,7 @@ func describe(charges []store.Charge) string {
 	for _, c := range charges {
 		fmt.Fprintf(&text, "\n\t%s %+v hits %d rule %d mode %d counts rejected %v", c.Key, c.Limit, c.Hits, c.Rule, c.Mode, c.CountRejected)
 		if c.Hold != nil {
-			fmt.Fprintf(&text, " phase %d holder %x at most %v was %+v", c.Hold.Phase, c.Hold.Holder[:2], c.Hold.AtMost, c.Hold.Was)
+			fmt.Fprintf(&text, " phase %d estimate %d holder %x at most %v was %+v", c.Hold.Phase, c.Hold.Estimate, c.Hold.Holder[:2], c.Hold.AtMost, c.Hold.Was)
 		}
 	}
 	return text.String()
@@ -130,12 +136,13 @@ func (e Env) resetAsModel(t *testing.T, m model.Keys, charges []store.Charge) {
 func (e Env) peekAsModel(t *testing.T, m model.Keys, charges []store.Charge, now algorithms.Instant) {
 	t.Helper()
 	got := make([]algorithms.Decision, 1)
-	if err := e.Store.Peek(t.Context(), charges, got); err != nil {
+	peeked := model.Copy(charges)
+	if err := e.Store.Peek(t.Context(), peeked, got); err != nil {
 		t.Fatalf("Peek failed: %v", err)
 	}
 	d, found := m.Peek(&charges[0], now)
-	want := model.Answer{Decisions: []algorithms.Decision{d}, Found: []algorithms.Hold{found}}
-	if diff := differs(charges, false, got, want); diff != "" {
+	want := model.Answer{Decisions: []algorithms.Decision{d}, Found: []algorithms.Hold{found}, Phases: model.PhasesOf(peeked)}
+	if diff := differs(peeked, false, got, want); diff != "" {
 		t.Fatalf("peek of %s", diff)
 	}
 }
@@ -201,12 +208,16 @@ func randomHolds(r *rand.Rand) []store.Charge {
 		}
 		phases := []algorithms.HoldPhase{
 			algorithms.HoldBegin, algorithms.HoldBegin, algorithms.HoldBegin, algorithms.HoldEnd, algorithms.HoldEnd, algorithms.HoldBegun, algorithms.HoldCancel,
+			algorithms.HoldPair, algorithms.HoldPair, algorithms.HoldPair,
 		}
 		atMosts := []time.Duration{time.Millisecond, time.Second, 10 * time.Second, time.Minute, time.Hour}
 		c.Hold = &store.Hold{
 			Phase:  phases[r.IntN(len(phases))],
 			Holder: store.HolderOf([]byte{byte(r.IntN(4))}),
 			AtMost: atMosts[r.IntN(len(atMosts))],
+		}
+		if c.Hold.Phase == algorithms.HoldPair {
+			c.Hold.Estimate = uint32(r.IntN(6))
 		}
 	}
 	return charges

@@ -56,7 +56,7 @@ func Cases() []Case {
 // HoldCases returns the cases of charges with holders.
 func HoldCases() []Case {
 	var all []Case
-	for _, group := range [][]Case{holdCases(), holdTransactionCases(), holdReadCases(), holdRandomCases()} {
+	for _, group := range [][]Case{holdCases(), holdTransactionCases(), holdReadCases(), holdRandomCases(), pairCases()} {
 		all = append(all, group...)
 	}
 	return all

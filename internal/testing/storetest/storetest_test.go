@@ -36,6 +36,7 @@ func (s *plain) Take(ctx context.Context, charges []store.Charge, decisions []al
 	for i := range charges {
 		if h := charges[i].Hold; h != nil {
 			h.Was, h.Now = a.Found[i], now
+			charges[i].Pair(a.Phases[i] == algorithms.HoldEnd)
 		}
 	}
 	return a.Admitted, nil

@@ -25,25 +25,31 @@ func (s *Store) takeHold(c *store.Charge, d *algorithms.Decision) {
 	key := s.digest(c)
 	sh := s.shardOf(key)
 	sh.mu.Lock()
-	now := sh.instantLocked(s)
+	now, pair := sh.instantLocked(s), pairOf(c)
+	sh.resolveLocked(key, c, pair, now)
 	switch {
 	case sh.takeHoldKnownLocked(s, key, c, d, now):
 		sh.mu.Unlock()
-	case c.Hold.Phase != algorithms.HoldBegin:
+	case !c.Hold.Phase.Begins():
 		s.endLocked(sh, key, c, d, now)
 		sh.mu.Unlock()
 	default:
 		sh.mu.Unlock()
-		s.beginHold(sh, key, c, d)
+		s.beginHold(sh, key, c, d, pair)
 	}
 }
 
 // beginHold applies a transaction of one charge that begins a holder.
-func (s *Store) beginHold(sh *shard, key digest, c *store.Charge, d *algorithms.Decision) {
+func (s *Store) beginHold(sh *shard, key digest, c *store.Charge, d *algorithms.Decision, pair cost) {
 	var r room
 	for {
 		sh.mu.Lock()
 		now := sh.instantLocked(s)
+		if sh.resolveLocked(key, c, pair, now); !c.Hold.Phase.Begins() {
+			s.endLocked(sh, key, c, d, now)
+			sh.mu.Unlock()
+			break
+		}
 		v := sh.loadLocked(key, &c.Limit, now)
 		b := begin{refused: r.holdFull}
 		b.record, b.was = sh.holders.lookup(key.tag(), &c.Hold.Holder, now)
@@ -73,9 +79,9 @@ func (s *Store) beginHold(sh *shard, key digest, c *store.Charge, d *algorithms.
 // decideBegin evaluates the begin of a holder on top of the view.
 func (s *Store) decideBegin(v *view, b *begin, c *store.Charge, now algorithms.Instant) algorithms.Decision {
 	c.Hold.Was, c.Hold.Now = b.was, now
-	e := b.was.Effect(algorithms.HoldBegin, c.Limit, c.Hits)
+	e := b.was.Effect(c.Hold.Phase, c.Limit, c.Hits)
 	b.hits = e.Hits
-	b.refused = b.refused && b.record == 0 && !b.again && e.Hits > 0
+	b.refused = b.refused && b.record == 0 && !b.again && (e.Hits > 0 || c.Hold.Phase == algorithms.HoldPair)
 	switch {
 	case !b.refused:
 		d := v.take(c, e.Hits, now, algorithms.Counting(c.CountRejected))
@@ -96,7 +102,7 @@ func (s *Store) decideBegin(v *view, b *begin, c *store.Charge, now algorithms.I
 // adds reports whether the charge makes a record.
 func (b *begin) adds(c *store.Charge, passed bool, now algorithms.Instant) bool {
 	return b.record == 0 && !b.again && !b.refused &&
-		b.was.After(algorithms.HoldBegin, c.Limit, now, c.Hits, c.Hold.AtMost, passed) != algorithms.Hold{}
+		b.was.After(c.Hold.Phase, c.Limit, now, c.Hits, c.Hold.AtMost, passed) != algorithms.Hold{}
 }
 
 // rememberHolderLocked remembers the holder of a begin after its view was committed. passed says
@@ -112,7 +118,7 @@ func (s *Store) rememberHolderLocked(v *view, b *begin, c *store.Charge, passed 
 	case passed && v.grows() && r.full:
 		return // the key is not remembered
 	}
-	next := b.was.After(algorithms.HoldBegin, c.Limit, now, c.Hits, c.Hold.AtMost, passed)
+	next := b.was.After(c.Hold.Phase, c.Limit, now, c.Hits, c.Hold.AtMost, passed)
 	if next != b.was {
 		s.setHoldLocked(v.shard, v.key, b.record, c, next, now, r)
 	}
@@ -146,6 +152,29 @@ func (h *holders) lookup(t stateTag, holder *store.Holder, now algorithms.Instan
 		hold = h.of(n).hold().Live(now)
 	}
 	return n, hold
+}
+
+// pairOf returns the cost of a charge, which is the only one of a transaction. The number of the
+// charge is -1 unless it is of HoldPair.
+func pairOf(c *store.Charge) cost {
+	if c.Hold.Phase != algorithms.HoldPair {
+		return cost{charge: -1}
+	}
+	return cost{hits: c.Hits}
+}
+
+// resolveLocked makes a charge of HoldPair an end or a begin, as the holder is now. mu must be held.
+func (sh *shard) resolveLocked(key digest, c *store.Charge, pair cost, now algorithms.Instant) {
+	if pair.charge == 0 {
+		c.Hits = pair.hits
+		c.Pair(sh.holdsLocked(key, c, now))
+	}
+}
+
+// holdsLocked reports whether the holder of a charge holds. mu must be held.
+func (sh *shard) holdsLocked(key digest, c *store.Charge, now algorithms.Instant) bool {
+	_, hold := sh.holders.lookup(key.tag(), &c.Hold.Holder, now)
+	return hold.Status == algorithms.HoldHeld
 }
 
 // endLocked applies a charge whose holder ends, or has begun elsewhere. A new key, a log that grows
@@ -243,10 +272,11 @@ func (v *view) peekHoldLocked(c *store.Charge, now algorithms.Instant) algorithm
 	h := &v.shard.holders
 	n, was := h.lookup(v.key.tag(), &c.Hold.Holder, now)
 	c.Hold.Was = was
+	c.Pair(was.Status == algorithms.HoldHeld)
 	e := was.Effect(c.Hold.Phase, c.Limit, c.Hits)
 	slots := c.Limit.Algorithm == algorithms.Concurrency
 	switch {
-	case c.Hold.Phase == algorithms.HoldBegin && !e.Forced:
+	case c.Hold.Phase.Begins() && !e.Forced:
 		return v.take(c, e.Hits, now, algorithms.Counting(c.CountRejected))
 	case e.Hits < 0 && slots:
 		l := lineOf(v.state)
@@ -332,7 +362,7 @@ func (sh *shard) holdLogLocked(s *Store, key digest, place int, c *store.Charge,
 	if e.Hits < 0 && log.Len() <= 1 {
 		return false // the key may go
 	}
-	p, decided := log.Decide(c.Limit, now, algorithms.Pending{}, max(e.Hits, 0), c.CountRejected || hold.Phase != algorithms.HoldBegin)
+	p, decided := log.Decide(c.Limit, now, algorithms.Pending{}, max(e.Hits, 0), c.CountRejected || !hold.Phase.Begins())
 	if log.SizeAfter(c.Limit, now, p) > before {
 		return false
 	}

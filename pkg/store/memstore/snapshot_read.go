@@ -303,8 +303,7 @@ func (in *snapshotReader) readHolder(f *fields) {
 	r := in.holder(f)
 	r.state = state
 	switch r.kind() {
-	case kindHeld:
-		f.failed = f.failed || r.hits == 0
+	case kindHeld: // perhaps 0 hits, see algorithms.HoldPair
 	case kindDenied, kindEnded:
 		r.hits, r.at = 0, 0
 	default:

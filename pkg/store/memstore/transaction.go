@@ -18,7 +18,15 @@ type transaction struct {
 	begins []begin // of charges that begin a holder, in order
 	named  []int32 // a hash table of begins by key and holder: the last one of each bucket, plus one
 	passed int     // begins that were passed to find earlier ones of the same holder
-	wants  []want  // of views that need places: first the new keys, in the order of views
+	costs  []cost  // of pairs that have not ended
+	pairs  store.Pairs
+	wants  []want // of views that need places: first the new keys, in the order of views
+}
+
+// cost is the hits of a charge of HoldPair, if the charge ends its holder.
+type cost struct {
+	charge int
+	hits   int64
 }
 
 // ref says which key a charge goes to.
@@ -46,9 +54,7 @@ func (s *Store) takeSeveral(charges []store.Charge, decisions []algorithms.Decis
 		if first && carries {
 			s.carryLocked(charges, now, false)
 		}
-		if first {
-			t.endLocked(s, charges, decisions, now)
-		}
+		t.endLocked(s, charges, decisions, now, first)
 		admitted = t.decide(s, charges, decisions, now, &r)
 		places := t.wantLocked(s, &r, now)
 		if r.full != full {
@@ -195,7 +201,7 @@ func (t *transaction) decide(
 		switch {
 		case c.Hold == nil:
 			decisions[i] = v.take(c, c.Hits, now, algorithms.Counting(c.CountRejected))
-		case c.Hold.Phase == algorithms.HoldBegin:
+		case c.Hold.Phase.Begins():
 			decisions[i] = t.begin(s, charges, decisions, i, now, r.holdFull)
 		default:
 			continue
@@ -213,7 +219,7 @@ func (t *transaction) decide(
 		hits, counts := c.Hits, c.CountRejected
 		switch {
 		case c.Hold == nil:
-		case c.Hold.Phase != algorithms.HoldBegin:
+		case !c.Hold.Phase.Begins():
 			continue
 		default:
 			b := &t.begins[t.refs[i].begin]
@@ -237,15 +243,47 @@ func (t *transaction) decide(
 	return false
 }
 
-// endLocked applies the charges of holders that are no begins, in order. If the transaction then
-// waits for room, other transactions can see these before the rest: ends depend on nothing that the
-// rest could change. The transaction's shards must be locked.
-func (t *transaction) endLocked(s *Store, charges []store.Charge, decisions []algorithms.Decision, now algorithms.Instant) {
-	for i := range charges {
-		if c := &charges[i]; c.Hold != nil && c.Hold.Phase != algorithms.HoldBegin {
+// endLocked applies the charges of holders that are no begins, in order, once. If the transaction
+// then waits for room, other transactions can see these before the rest: ends depend on nothing
+// that the rest could change. A pair that has not ended may end then. The transaction's shards must
+// be locked.
+func (t *transaction) endLocked(s *Store, charges []store.Charge, decisions []algorithms.Decision, now algorithms.Instant, first bool) {
+	if first {
+		t.costs = t.costs[:0]
+		for i := range charges {
+			if h := charges[i].Hold; h != nil && h.Phase == algorithms.HoldPair {
+				t.costs = append(t.costs, cost{i, charges[i].Hits})
+			}
+		}
+	}
+	for _, of := range t.costs {
+		if c := &charges[of.charge]; c.Hold.Phase == algorithms.HoldPair {
+			c.Hits = of.hits
+		}
+	}
+	if len(t.costs) > 0 {
+		t.pairs.End(charges, func(i int) bool {
+			return s.shards[t.refs[i].shard].holdsLocked(t.refs[i].key, &charges[i], now)
+		})
+	}
+	end := func(i int) {
+		if c := &charges[i]; c.Hold != nil && !c.Hold.Phase.Begins() {
 			s.endLocked(&s.shards[t.refs[i].shard], t.refs[i].key, c, &decisions[i], now)
 		}
 	}
+	if first {
+		for i := range charges {
+			end(i)
+		}
+	} else {
+		for _, of := range t.costs {
+			end(of.charge)
+		}
+	}
+	t.costs = slices.DeleteFunc(t.costs, func(of cost) bool {
+		charges[of.charge].Pair(false)
+		return charges[of.charge].Hold.Phase != algorithms.HoldPair
+	})
 }
 
 // begin evaluates charge i, which begins a holder, on top of its view. refused says that there is
@@ -269,7 +307,7 @@ func (t *transaction) begin(
 			continue
 		}
 		if !earlier.refused {
-			b.was = earlier.was.After(algorithms.HoldBegin, e.Limit, now, e.Hits, e.Hold.AtMost, decisions[earlier.charge].Allowed)
+			b.was = earlier.was.After(e.Hold.Phase, e.Limit, now, e.Hits, e.Hold.AtMost, decisions[earlier.charge].Allowed)
 			b.again = b.was != algorithms.Hold{}
 		}
 		break

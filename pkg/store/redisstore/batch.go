@@ -260,9 +260,10 @@ func (c *call) appendHold(b []byte, i int) []byte {
 		start, _ := c.charges[i].Limit.WindowOf(c.at)
 		from = int64(start) / int64(Granularity)
 	}
-	if c.ends(i) {
+	if c.ends(i) || h.Phase == algorithms.HoldPair {
 		b[16] |= isEnding
-	} else {
+	}
+	if !c.ends(i) {
 		b[16] |= isBegun
 	}
 	b = append(b, byte(h.Phase))
@@ -272,6 +273,7 @@ func (c *call) appendHold(b []byte, i int) []byte {
 	b = appendInt(b, int64((atMost+Granularity-1)/Granularity), 8)
 	b = appendInt(b, h.since, 8)
 	b = appendInt(b, from, 8)
+	b = binary.LittleEndian.AppendUint32(b, h.Estimate)
 	return append(b, name[:]...)
 }
 
@@ -441,8 +443,11 @@ func (b *batch) playHolds(c *call, r *reader) error {
 		if !c.charges[i].Limit.Algorithm.HasState() {
 			c.decisions[i], h.decided = r.decision()
 		}
-		if c.held(i) {
-			h.read(r)
+		if c.held(i) && h.read(r) {
+			c.charges[i].Pair(true)
+			c.charges[i].CountRejected = false
+		} else {
+			c.charges[i].Pair(false)
 		}
 	}
 	for i := range c.charges {
@@ -473,11 +478,14 @@ func (b *batch) playHolds(c *call, r *reader) error {
 	return nil
 }
 
-func (h *hold) read(r *reader) {
+// read reads the holder of a charge, and reports whether the charge is of HoldPair and an end.
+func (h *hold) read(r *reader) (paired bool) {
+	status := r.uint(1)
 	h.Was = algorithms.Hold{
-		Status: algorithms.HoldStatus(r.uint(1)), Hits: uint32(r.uint(4)), At: instant(r.uint(8)), Until: instant(r.uint(8)),
+		Status: algorithms.HoldStatus(status % pairedEnd), Hits: uint32(r.uint(4)), At: instant(r.uint(8)), Until: instant(r.uint(8)),
 	}
 	h.at = int64(r.uint(8))
+	return status >= pairedEnd
 }
 
 // force applies an effect to the state of the key of charge i, and returns the decision, which

@@ -151,6 +151,9 @@ type hold struct {
 // Under Concurrency its hits are free.
 const release algorithms.HoldPhase = 5
 
+// pairedEnd is added to the status of a holder whose charge of HoldPair was the end.
+const pairedEnd = 8
+
 // hasHolder reports whether the script has a holder for a charge. A correction of the hits only has
 // a Hold without a phase.
 func hasHolder(c *store.Charge) bool {
@@ -170,18 +173,20 @@ func (c *call) ownHolds() {
 			c.holds[i].Phase, charge.Hits = algorithms.HoldBegin, 0 // asks
 			charge.Hold = &c.holds[i].Hold
 		}
-		if charge.Limit.Algorithm == algorithms.Concurrency || c.holds[i].Phase > algorithms.HoldBegin {
+		if charge.Limit.Algorithm == algorithms.Concurrency || c.ends(i) {
 			charge.CountRejected = false
 		}
 	}
 }
 
 // alone reports whether a call needs a run of the script of its own. A correction, and a holder,
-// write a list before the end of the script. If the script then fails for another call, both would
-// be applied again.
+// write a list before the end of the script, and so does a pair with slots. If the script then
+// fails for another call, each would be applied again.
 func (c *call) alone() bool {
 	return (len(c.holds) > 0 || c.action == correct) && slices.ContainsFunc(c.charges, func(charge store.Charge) bool {
-		return (charge.Hold != nil || c.action == correct) && charge.Limit.Algorithm == algorithms.SlidingWindowLog
+		pair := charge.Hold != nil && charge.Hold.Phase == algorithms.HoldPair
+		return pair && charge.Limit.Algorithm == algorithms.Concurrency ||
+			(charge.Hold != nil || c.action == correct) && charge.Limit.Algorithm == algorithms.SlidingWindowLog
 	})
 }
 
@@ -189,13 +194,13 @@ func (c *call) alone() bool {
 // it at its own instant.
 func (c *call) lone() bool {
 	return len(c.holds) == 1 && c.action == take && c.charges[0].Limit.Algorithm != algorithms.SlidingWindowLog &&
-		(c.holds[0].Phase == algorithms.HoldBegin || c.holds[0].Phase == algorithms.HoldEnd)
+		(c.holds[0].Phase.Begins() || c.holds[0].Phase == algorithms.HoldEnd)
 }
 
 func (c *call) held(i int) bool { return len(c.holds) > 0 && c.holds[i].Phase != 0 }
 
 // ends reports whether charge i has a holder and is no begin.
-func (c *call) ends(i int) bool { return c.held(i) && c.holds[i].Phase != algorithms.HoldBegin }
+func (c *call) ends(i int) bool { return c.held(i) && !c.holds[i].Phase.Begins() }
 
 func (c *call) take(i int, k *kept, hits int64) algorithms.Decision {
 	l, now := c.charges[i].Limit, c.now
@@ -303,6 +308,9 @@ func (c *call) tellState(i int, to *store.State) {
 
 func (c *call) tellHold(n int, charge *store.Charge) {
 	if charge.Hold != nil && len(c.holds) > 0 {
+		if charge.Hold.Phase == algorithms.HoldPair {
+			charge.Pair(c.ends(n))
+		}
 		charge.Hold.Was, charge.Hold.Now = c.holds[n].Was, instant(uint64(c.holds[n].at))
 	}
 }

@@ -102,7 +102,7 @@ const (
 	isGeneral = 1  // a transaction has several charges, or is a correction
 	isHolding = 2  // a charge has a holder, and its transaction is not lone
 	isEnding  = 4  // a charge has a holder and is no begin
-	isBegun   = 8  // a charge is a begin
+	isBegun   = 8  // a charge is a begin; both, if it may be
 	isLone    = 16 // a transaction is lone, see call.lone
 	isSeeding = 32 // states are put back, see seeds
 )

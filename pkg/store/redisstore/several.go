@@ -25,13 +25,17 @@ func (s *Store) takeSeveral(
 		return false, s.unsent(err, charges)
 	}
 	defer s.gate.leave(aRequest, charges)
-	parts := s.parts(at, charges)
+	resolved, err := s.resolvePairs(ctx, until, at, charges)
+	if err != nil {
+		return false, s.unsent(err, charges)
+	}
+	parts := s.parts(at, resolved)
 	if err := s.do(ctx, until, parts...); err != nil {
 		s.giveBack(parts)
 		return false, &unanswered{err, parts}
 	}
 	collect(parts, decisions)
-	admitted, v := store.Admitted(charges, decisions), isAdmitted
+	admitted, v := store.Admitted(resolved, decisions), isAdmitted
 	if !admitted {
 		v = isDenied
 	}
@@ -61,6 +65,38 @@ func (s *Store) takeSeveral(
 		s.pool.Put(p)
 	}
 	return admitted, nil
+}
+
+// resolvePairs finds the ends among the charges of HoldPair: a part may know a holder that another
+// one has lost. A transaction with such charges takes one more round trip, and has charges and holds
+// of its own.
+func (s *Store) resolvePairs(
+	ctx context.Context, until time.Time, at algorithms.Instant, charges []store.Charge,
+) ([]store.Charge, error) {
+	var peeks []*transaction
+	holds := make(map[int]*transaction)
+	for i := range charges {
+		if h := charges[i].Hold; h != nil && h.Phase == algorithms.HoldPair {
+			holds[i] = s.transaction(peek, s.locate(&charges[i], at), at, charges[i:i+1])
+			peeks = append(peeks, holds[i])
+		}
+	}
+	if len(peeks) == 0 {
+		return charges, nil
+	}
+	if err := s.do(ctx, until, peeks...); err != nil {
+		return nil, err
+	}
+	own, pairs := slices.Clone(charges), new(store.Pairs)
+	for i := range holds {
+		h := *charges[i].Hold
+		own[i].Hold = &h
+	}
+	pairs.End(own, func(i int) bool { return holds[i].ends(0) })
+	for _, t := range peeks {
+		s.pool.Put(t)
+	}
+	return own, nil
 }
 
 func (s *Store) parts(at algorithms.Instant, charges []store.Charge) []*transaction {
@@ -250,7 +286,8 @@ func (c *call) hasBegun(i int) bool { return len(c.holds) > 0 && c.holds[i].begu
 func (c *call) findNew() {
 	for i := range c.holds {
 		h := &c.holds[i]
-		h.begun = c.held(i) && !c.ends(i) && h.Was.Status != algorithms.HoldHeld && c.charges[i].Hits > 0 && c.allowed(i)
+		h.begun = c.held(i) && !c.ends(i) && h.Was.Status != algorithms.HoldHeld && c.allowed(i) &&
+			(c.charges[i].Hits > 0 || h.Phase == algorithms.HoldPair && c.charges[i].Limit.Algorithm != algorithms.Concurrency)
 	}
 }
 

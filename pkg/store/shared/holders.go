@@ -17,7 +17,7 @@ type names struct {
 
 // set makes charge i one of the holder of c, under a limit.
 func (n *names) set(i int, c *store.Charge, l algorithms.Limit, p algorithms.HoldPhase, hits int64) {
-	n.holds[i] = store.Hold{Phase: p, Holder: c.Hold.Holder, AtMost: c.Hold.AtMost}
+	n.holds[i] = store.Hold{Phase: p, Holder: c.Hold.Holder, AtMost: c.Hold.AtMost, Estimate: c.Hold.Estimate}
 	n.charges[i] = store.Charge{Key: c.Key, Limit: l, Hits: hits, Hold: &n.holds[i]}
 }
 
@@ -112,7 +112,9 @@ func (s *Store) admit(n *names, c *store.Charge) {
 }
 
 // isEnd reports whether a charge ends a holder, or repairs one. Such a charge is never denied.
-func isEnd(c *store.Charge) bool { return c.Hold != nil && c.Hold.Phase != algorithms.HoldBegin }
+func isEnd(c *store.Charge) bool { return c.Hold != nil && !c.Hold.Phase.Begins() }
+
+func isPair(c *store.Charge) bool { return c.Hold != nil && c.Hold.Phase == algorithms.HoldPair }
 
 // recallHolders looks for the holders of a question that the local store may know. The end of a
 // holder that was denied here has no cost. The remote store is asked to cancel the holder, because
@@ -121,11 +123,13 @@ func (s *Store) recallHolders(q *question) {
 	q.ends = append(q.ends[:0], make([]store.Hold, len(q.rest))...)
 	q.known = append(q.known[:0], make([]algorithms.Hold, len(q.rest))...)
 	for i := range q.rest {
-		c := &q.rest[i]
-		if c.Hold == nil {
-			continue
+		if c := &q.rest[i]; c.Hold != nil {
+			q.known[i], _ = s.known(&q.names, c)
 		}
-		if q.known[i], _ = s.known(&q.names, c); q.known[i].Status == algorithms.HoldDenied && isEnd(c) {
+	}
+	q.pairs.End(q.rest, func(i int) bool { return q.known[i].Status == algorithms.HoldHeld })
+	for i := range q.rest {
+		if c := &q.rest[i]; c.Hold != nil && q.known[i].Status == algorithms.HoldDenied && isEnd(c) {
 			q.ends[i] = *c.Hold
 			q.ends[i].Phase = algorithms.HoldCancel
 			c.Hold = &q.ends[i]
@@ -142,6 +146,15 @@ func (q *question) restoreHolders(charges []store.Charge) {
 	}
 }
 
+// tellPairs tells the caller the hits of pairs that begin.
+func (q *question) tellPairs(charges []store.Charge) {
+	for n, i := range q.indexes {
+		if q.holds && isPair(&charges[i]) {
+			charges[i].Hits = q.rest[n].Hits
+		}
+	}
+}
+
 // recalledHolders ends a question of recallHolders after an answer. A holder that has begun here
 // ends here, too.
 func (s *Store) recalledHolders(q *question, t *store.Transaction) {
@@ -154,9 +167,9 @@ func (s *Store) recalledHolders(q *question, t *store.Transaction) {
 			n.set(0, c, inUnits(c.Limit), c.Hold.Phase, cost(c, share))
 			s.take(n, 1)
 		case h != algorithms.HoldDenied:
-		case !isEnd(c) && c.Hits > 0 && t.Admitted && t.Decisions[i].Allowed:
+		case !isEnd(c) && (c.Hits > 0 || isPair(c)) && t.Admitted && t.Decisions[i].Allowed:
 			s.admit(n, c)
-		case isEnd(c):
+		case isEnd(c) && q.ends[i].Phase != 0:
 			if c.Hold.Was = q.ends[i].Was; c.Hold.Was.Status == algorithms.HoldUnknown {
 				c.Hold.Was = q.known[i]
 			}
@@ -164,14 +177,21 @@ func (s *Store) recalledHolders(q *question, t *store.Transaction) {
 	}
 }
 
-// meet looks for the holders that a request without the remote store ends.
+// meet looks for the holders that a request without the remote store ends. A pair ends if its
+// holder has begun here.
 func (w *substitutes) meet(s *Store, charges []store.Charge) {
 	w.known = append(w.known[:0], make([]algorithms.Hold, len(charges))...)
 	w.doubt = append(w.doubt[:0], make([]bool, len(charges))...)
+	w.costs = w.costs[:0]
 	for i := range charges {
-		if c := &charges[i]; isEnd(c) {
+		w.costs = append(w.costs, charges[i].Hits)
+		if c := &charges[i]; isEnd(c) || isPair(c) {
 			w.known[i], w.doubt[i] = s.known(&w.names, c)
 		}
+	}
+	w.pairs.End(charges, func(i int) bool { return w.known[i].Status == algorithms.HoldHeld })
+	for i := range charges {
+		charges[i].Pair(false)
 	}
 }
 
@@ -184,6 +204,9 @@ func (w *substitutes) part(charges []store.Charge, share store.Share) {
 			continue
 		}
 		was := &c.Hold.Was
+		if isPair(c) {
+			c.Hold.Estimate = uint32(c.Hits)
+		}
 		if isEnd(c) {
 			*was = w.known[i]
 		} else if !isLocal(c) {
@@ -202,7 +225,7 @@ func (s *Store) tellHolders(
 	at := s.remote.Now(algorithms.Limit{})
 	for i := range charges {
 		switch c := &charges[i]; {
-		case c.Hold == nil, !isEnd(c) && c.Hits <= 0, isEnd(c) && c.Hold.Holder == store.Holder{}: // nothing is held
+		case c.Hold == nil, !isEnd(c) && !isPair(c) && c.Hits <= 0, isEnd(c) && c.Hold.Holder == store.Holder{}: // nothing is held
 		case isEnd(c) && w.known[i].Status != algorithms.HoldDenied:
 			s.tellHolder(&w.names, c, c.Hold.Phase, at)
 		case isEnd(c):
@@ -214,13 +237,21 @@ func (s *Store) tellHolders(
 				s.admit(&w.names, c)
 			}
 			s.noteHolder(c.Hold.AtMost)
-			if isLocal(c) && c.Hold.Was.Status != algorithms.HoldHeld {
+			if isPair(c) && cause == nil { // the begin can have come before
+				hits += uint64(c.Hits)
+				pair := *c
+				pair.Hits = w.costs[i]
+				s.tellHolder(&w.names, &pair, algorithms.HoldPair, at)
+			} else if isLocal(c) && c.Hold.Was.Status != algorithms.HoldHeld {
 				hits += uint64(c.Hits)
 				s.tellHolder(&w.names, c, algorithms.HoldBegun, at)
 			}
 		default:
 			s.noteHolder(c.Hold.AtMost)
 			s.deny(&w.names, c, cause != nil)
+			if isPair(c) && (cause != nil || c.Limit.Algorithm == algorithms.Concurrency) {
+				s.tellHolder(&w.names, c, algorithms.HoldCancel, at) // no end comes of a denied one
+			}
 			if c.CountRejected && isLocal(c) && c.Limit.Algorithm != algorithms.Concurrency {
 				hits += uint64(c.Hits)
 				rejected := *c

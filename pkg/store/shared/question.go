@@ -24,6 +24,7 @@ type question struct {
 	from   [][2]taken // of the transaction's charges: which parts of leases paid
 	paid   []bool     // the same: a lease paid
 
+	pairs store.Pairs
 	names names             // if the local store may know holders
 	known []algorithms.Hold // of rest, the same
 	ends  []store.Hold      // the same, in place of the caller's
@@ -123,6 +124,7 @@ func (s *Store) denyRest(q *question, t *store.Transaction) bool {
 // transaction does not use are put back.
 func (s *Store) finish(q *question, t *store.Transaction) {
 	now := s.now()
+	q.tellPairs(t.Charges)
 	for n, i := range q.indexes {
 		c := &t.Charges[i]
 		if len(q.rest) < len(t.Charges) && t.Err == nil {

@@ -95,10 +95,12 @@ type substitutes struct {
 	names
 	charges []store.Charge    // for the local store
 	known   []algorithms.Hold // of charges that end a holder: the holder as this process knows it
-	doubt   []bool            // the same: the remote store may have admitted a holder that was denied here
-	instead []int64           // see store.Unanswered
-	parts   []store.Part      // the same
-	before  []store.Former    // of all charges
+	costs   []int64           // of all charges, before a pair begins
+	pairs   store.Pairs
+	doubt   []bool         // the same: the remote store may have admitted a holder that was denied here
+	instead []int64        // see store.Unanswered
+	parts   []store.Part   // the same
+	before  []store.Former // of all charges
 }
 
 // substitute returns charges with which the local store gives the verdict on the whole request. A
@@ -107,10 +109,10 @@ type substitutes struct {
 // replaced by a probe. Call put after.
 func (s *Store) substitute(charges []store.Charge, share store.Share) *substitutes {
 	w, _ := s.substitutes.Get().(*substitutes)
-	w.charges, w.before = append(w.charges[:0], charges...), w.before[:0]
 	if store.Holds(charges) {
 		w.meet(s, charges)
 	}
+	w.charges, w.before = append(w.charges[:0], charges...), w.before[:0]
 	for i := range w.charges {
 		c := &w.charges[i]
 		switch {
@@ -118,7 +120,9 @@ func (s *Store) substitute(charges []store.Charge, share store.Share) *substitut
 			c.Limit, c.Hits, c.Hold, c.Mode, c.CountRejected, c.Before = inUnits(c.Limit), 0, nil, store.Shadow, false, nil
 		case isLocal(c):
 			w.formersInUnits(c)
-			c.Hits, c.Limit = cost(c, share), inUnits(c.Limit)
+			if c.Hits, c.Limit = cost(c, share), inUnits(c.Limit); isPair(c) {
+				c.Hold.Estimate = uint32(c.Hits) // until part
+			}
 		default:
 			// The same key, so that substitutes spread over the shards, but a period that no rule
 			// has.

@@ -37,8 +37,8 @@ type event struct {
 
 // AddEvent adds a charge with a Hold at an instant of Redis's clock. here is the instant by this
 // process's clock if the state is a counter, else 0. An end goes with the begin that waits before
-// it. Two equal phases in a row are one, and an end takes the place of HoldBegun. Events above the
-// bounds are lost.
+// it. Two equal phases in a row are one, and an end takes the place of HoldBegun. Each HoldPair
+// stays. Events above the bounds are lost.
 func (b *Book) AddEvent(c *store.Charge, at, here algorithms.Instant) {
 	h := b.holders[string(c.Key)][nameOf(c)]
 	switch {
@@ -50,7 +50,7 @@ func (b *Book) AddEvent(c *store.Charge, at, here algorithms.Instant) {
 	}
 	e := event{hold: *c.Hold, hits: c.Hits, limit: c.Limit, at: at, here: here}
 	e.hold.Was, e.hold.Now = algorithms.Hold{}, 0
-	if n := len(h.events); n > h.under {
+	if n := len(h.events); n > h.under && e.hold.Phase != algorithms.HoldPair {
 		switch last := &h.events[n-1]; last.hold.Phase {
 		case e.hold.Phase: // has no effect
 			return
@@ -144,6 +144,11 @@ func (h *Holder) told(b *Book, t *Telling, o Outcome, _ Clocks) {
 	case b.closed:
 		b.counts.LostEvents += uint64(n)
 	case b.resets[string(h.charge.Key)] == nil:
+		for i := range h.events[:n] { // a HoldPair that Redis has applied would have another effect now
+			if e := &h.events[i]; e.hold.Phase == algorithms.HoldPair {
+				e.hold.Phase, e.hits = algorithms.HoldBegun, int64(e.hold.Estimate)
+			}
+		}
 		return
 	}
 	h.events = slices.Delete(h.events, 0, n)

@@ -8,12 +8,12 @@ if general % 4 >= 2 then
       if before[key] == nil then load(key, algorithm, period, capacity) end
       return {key = key, flags = flags, requests = requests, capacity = capacity, hits = hits}
     end
-    local phase, record, book, at_most, at, from, name
-    phase, record, book, at_most, at, from, name, position = unpack('<' .. HOLD, request, position)
+    local phase, record, book, at_most, at, from, estimate, name
+    phase, record, book, at_most, at, from, estimate, name, position = unpack('<' .. HOLD, request, position)
     local c = { -- all fields, as a table takes time to grow
       key = key, flags = flags, requests = requests, capacity = capacity, period = period, hits = hits,
       phase = phase, record = record, book = book, at_most = at_most, at = at, from = from, name = name, by = by, id = record,
-      was = false, when = 0,
+      was = false, when = 0, estimate = estimate, paired = 0,
     }
     if by.slots then
       c.id, c.capacity = record .. name, at_most
@@ -50,6 +50,30 @@ if general % 4 >= 2 then
     local r = holders[c.id]
     return r and r[4] > at and r
   end
+
+  -- resolve makes each PAIR an END, if a PAIR of its holder in the transaction holds, else a begin. The holder is in the last bytes of the
+  -- name.
+  local function resolve(all, n)
+    local ends
+    for i = 1, n do
+      local c = all[i]
+      if c.phase == PAIR then
+        local r = find(c, instant(c))
+        ends = ends or {}
+        if r and r[1] == HELD then ends[c.name:sub(5)] = true end
+      end
+    end
+    if not ends then return end
+    for i = 1, n do
+      local c = all[i]
+      if c.phase == PAIR then
+        if ends[c.name:sub(5)] then c.phase, c.paired = END, PAIRED else c.hits = c.estimate end
+      end
+    end
+  end
+
+  -- holds_none reports whether a begin is a PAIR that holds 0 hits.
+  local function holds_none(c) return c.phase == PAIR and not c.by.slots end
 
   -- become makes r the holder of a charge.
   local function become(c, r)
@@ -136,6 +160,9 @@ if general % 4 >= 2 then
       local latest = instant(c)
       local at = c.at > 0 and c.phase ~= RELEASE and math.min(c.at, latest) or latest
       local r = find(c, latest)
+      if c.phase == PAIR then -- which came without Redis
+        if r and r[1] == HELD then c.phase, c.paired = END, PAIRED else c.phase, c.hits = BEGUN, c.estimate end
+      end
       c.was, c.when = r, at
       local key, by, phase = c.key, c.by, c.phase
       local held = r and r[1] == HELD
@@ -189,9 +216,9 @@ if general % 4 >= 2 then
     local r = c.was
     if r then
       local held = r[1] == HELD
-      answer[#answer + 1] = pack('<' .. WAS, r[1], held and r[2] or 0, held and r[3] or 0, r[4], c.when)
+      answer[#answer + 1] = pack('<' .. WAS, r[1] + c.paired, held and r[2] or 0, held and r[3] or 0, r[4], c.when)
     else
-      answer[#answer + 1] = pack('<' .. WAS, 0, 0, 0, 0, c.when)
+      answer[#answer + 1] = pack('<' .. WAS, c.paired, 0, 0, 0, c.when)
     end
   end
 
@@ -206,7 +233,7 @@ if general % 4 >= 2 then
       local ok, remaining, retry, reset =
         take(key, c.requests, c.capacity, held and 0 or hits, not held and not by.slots and c.flags % 8 >= 4)
       if held then ok, retry = true, 0 end
-      if hits > 0 and not held and action == TAKE then
+      if (hits > 0 or holds_none(c)) and not held and action == TAKE then
         if by.slots then state[key] = base end
         born(c, ok)
       end
@@ -240,7 +267,7 @@ if general % 4 >= 2 then
       end
       local function note(i, ok)
         local c = all[i]
-        if c.phase and hits[i] > 0 and (ok or not c.by.slots) then
+        if c.phase and (hits[i] > 0 or holds_none(c) and not free[i]) and (ok or not c.by.slots) then
           asked[c.id] = ok and {HELD, hits[i], c.when, c.when + c.at_most} or {DENIED, 0, 0, c.when + c.at_most}
         end
       end
@@ -249,7 +276,7 @@ if general % 4 >= 2 then
       for i = 1, n do
         local c = all[i]
         local r = c.phase and find(c, c.when)
-        if c.phase and c.hits > 0 and not (r and r[1] == HELD) then
+        if c.phase and (c.hits > 0 or holds_none(c)) and not (r and r[1] == HELD) then
           born(c, allowed[i] and (passed or action == RESERVE))
         end
       end
@@ -271,20 +298,25 @@ if general % 4 >= 2 then
   function holding(action, n)
     if n == 1 and action ~= RESERVE then
       local c = charge()
+      resolve({c}, 1)
       local base = state[c.key]
       local passed, d = true, nil
-      if c.phase == BEGIN then passed, d = begin(action, c) else d = apply(c, action == PEEK) end
+      if c.phase == BEGIN or c.phase == PAIR then passed, d = begin(action, c) else d = apply(c, action == PEEK) end
       if action == PEEK then state[c.key] = base end
       answer[#answer + 1] = pack('<I4', passed and 1 or 0)
       return tell(c, d)
     end
     local all, begun, d = {}, {}, {}
     for i = 1, n do all[i] = charge() end
+    resolve(all, n)
+    local other = false -- a PAIR that ends has begun the charges of another rule
     for i = 1, n do
       local c = all[i]
-      if not c.phase or c.phase == BEGIN then
-        begun[#begun + 1] = c
+      if not c.phase or c.phase == BEGIN or c.phase == PAIR then
+        if other and c.flags % 16 >= 8 then c.flags = c.flags - 8 end
+        begun[#begun + 1], other = c, false
       else
+        other = other or c.paired > 0 and c.flags % 16 < 8
         d[i] = apply(c, false)
       end
     end

@@ -4,7 +4,7 @@ if general >= 16 and general % 4 < 2 then
   local ONE, PASSED, DECIDED = CHARGE .. HOLD, '<I4' .. WAS, '<I4' .. DECISION:sub(2) .. WAS
 
   -- slot is lone under concurrency.
-  local function slot(by, key, flags, requests, hits, phase, book, at_most, name)
+  local function slot(by, key, flags, requests, hits, phase, book, at_most, estimate, name)
     local g, s, held, at, till = before[key], state[key], nil, nil, nil
     if g then
       held, at, till = by.find(g, name)
@@ -15,6 +15,8 @@ if general >= 16 and general % 4 < 2 then
     local when = math.max(now, s[2])
     if held and till <= when then held = nil end
     local allowed, remaining, retry, reset = true, 0, 0, 0
+    local paired = phase == PAIR and held and PAIRED or 0
+    if phase == PAIR and not held then phase, hits = BEGIN, estimate end
     if phase == BEGIN then
       if hits < 0 or held then hits = 0 end
       local _
@@ -29,16 +31,16 @@ if general >= 16 and general % 4 < 2 then
     state[key] = s
     local passed = allowed or flags % 4 >= 2
     answer[#answer + 1] = pack(DECIDED, passed and 1 or 0, allowed and 1 or 0, remaining, retry, reset, 0, now,
-      held and HELD or 0, held or 0, held and at or 0, held and till or 0, when)
+      (held and HELD or 0) + paired, held or 0, held and at or 0, held and till or 0, when)
   end
 
   -- lone has the effect of holding, and reads all values with one command.
   function lone()
-    local key, algorithm, flags, requests, capacity, period, hits, phase, record, book, at_most, _, from, name
-    key, algorithm, flags, requests, capacity, period, hits, phase, record, book, at_most, _, from, name, position =
+    local key, algorithm, flags, requests, capacity, period, hits, phase, record, book, at_most, _, from, estimate, name
+    key, algorithm, flags, requests, capacity, period, hits, phase, record, book, at_most, _, from, estimate, name, position =
       unpack(ONE, request, position)
     local by, r = algorithms[algorithm], holders[record]
-    if by.slots then return slot(by, key, flags, requests, hits, phase, book, at_most, name) end
+    if by.slots then return slot(by, key, flags, requests, hits, phase, book, at_most, estimate, name) end
     if r == nil then
       local found = redis.call('MGET', KEYS[key], KEYS[record], KEYS[book])
       if before[key] == nil then
@@ -58,10 +60,13 @@ if general >= 16 and general % 4 < 2 then
     end
     if r and r[4] <= when then r = false end
     local held, passed, next = r and r[1] == HELD, true, nil
-    if phase == BEGIN then
+    local paired = phase == PAIR and held and PAIRED or 0
+    local first = phase == PAIR and not held
+    if first then hits = estimate end
+    if first or phase == BEGIN then
       if hits < 0 or held then hits = 0 end
       s, passed = by.take(s, requests, capacity, period, now, hits, flags % 8 >= 4)
-      if hits > 0 then
+      if hits > 0 or first then
         next = passed and {HELD, hits, when, when + at_most} or {DENIED, 0, 0, when + at_most}
       end
       passed = passed or held or flags % 4 >= 2
@@ -93,6 +98,6 @@ if general >= 16 and general % 4 < 2 then
       status, till = r[1], r[4]
       if held then hits, at = r[2], r[3] end
     end
-    answer[#answer + 1] = pack(PASSED, passed and 1 or 0, status, hits, at, till, when)
+    answer[#answer + 1] = pack(PASSED, passed and 1 or 0, status + paired, hits, at, till, when)
   end
 end

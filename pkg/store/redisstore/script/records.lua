@@ -2,9 +2,10 @@
 --   I1 phase. I4 record and I4 book: indexes into KEYS. I8 the time that a holder is known for, in microseconds.
 --   I8 instant: of RELEASE, the begin that is undone; of another phase the instant at which it happened, 0 for now.
 --   I8 start of the window of a counter, else 0.
+--   I4 hits of a PAIR that begins; its own hits are the cost, if it ends.
 --   16 bytes: the holder, for concurrency; else the first four are a name for a new book.
 -- In the answer a WAS follows the DECISION of such a charge. A WAS is the holder as the charge found it.
---   I1 status, I4 hits, I8 instant of the begin, I8 instant from which the holder is not known.
+--   I1 status, plus PAIRED of a PAIR that ends. I4 hits. I8 instant of the begin, I8 instant from which the holder is not known.
 --   I8 instant of this charge.
 --
 -- A holder of a rate limit has a record.
@@ -13,8 +14,9 @@
 -- A rate limit has a book.
 --   Four bytes that name it, I7 instant at which the book expires.
 -- A record without its book is forgotten. So a reset deletes the book, and no holder of the key is known.
-local HOLD, WAS, RECORD, BOOK = 'I1I4I4I8I8I8c16', 'I1I4I8I8I8', '<c4I1I4I7I7', '<c4I7'
+local HOLD, WAS, RECORD, BOOK = 'I1I4I4I8I8I8I4c16', 'I1I4I8I8I8', '<c4I1I4I7I7', '<c4I7'
 local BEGIN, END, BEGUN, CANCEL, RELEASE = 1, 2, 3, 4, 5 -- phases; RELEASE makes a holder denied if it holds since an instant
+local PAIR, PAIRED = 6, 8 -- PAIR is END of a holder that holds, else BEGIN, which holds also 0 hits; at an earlier instant it is BEGUN
 local HELD, DENIED, ENDED = 1, 2, 3 -- statuses
 local holders, books, writes, ends, recorded, keep
 

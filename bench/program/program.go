@@ -100,7 +100,7 @@ func Portable(ctx context.Context, dir string) (string, error) {
 	if err := errors.Join(os.WriteFile(replaced, other, 0o600), os.WriteFile(overlay, text, 0o600)); err != nil {
 		return "", err
 	}
-	command := exec.CommandContext(ctx, "go", "build", "-o", binary, "-overlay="+overlay, "./cmd/sidecar")
+	command := exec.CommandContext(ctx, "go", "build", "-tags", "grpcnotrace", "-o", binary, "-overlay="+overlay, "./cmd/sidecar")
 	command.Dir, command.Env = root, append(os.Environ(), "CGO_ENABLED=0") // as in the image
 	if out, err := command.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building the portable sidecar: %w\n%s", err, out)

@@ -47,11 +47,17 @@ func newRoot() *cobra.Command {
 Each flag of serve can also be an environment variable, named in brackets. The settings file (--config) has the same names,
 with '-' or '_'. A flag wins over the environment, and the environment over the settings file.`,
 		Args:          noCommand,
-		RunE:          serve.RunE,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
 	addSettings(root.Flags())
+	shown := root.Flags().BoolP("version", "v", false, "version for sidecar")
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if *shown {
+			return printVersion(cmd, args)
+		}
+		return serve.RunE(cmd, args)
+	}
 	plain := new(cobra.Command).UsageFunc()
 	root.SetUsageFunc(func(cmd *cobra.Command) error {
 		if cmd == root || cmd == serve {
@@ -62,8 +68,6 @@ with '-' or '_'. A flag wins over the environment, and the environment over the 
 	root.SetHelpCommand(newHelp(root))
 	root.AddCommand(serve, newCheck(), newTest(), newMatch(), newWatch(), newLogLevel(), newTop(), newReset(), newHolds(),
 		newGrant(), newGrants(), newRevoke(), newUsage(), newReplay(), newRecord(), newSimulate(), newSuggest(), newVersion())
-	root.Version = version.Read().String()
-	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%w\nrun %s --help for its flags", meantFlag(cmd.Flags(), err), cmd.CommandPath())
 	})
@@ -75,11 +79,15 @@ func newVersion() *cobra.Command {
 		Use:   "version",
 		Short: "Print version, commit, Go version and platform",
 		Args:  arguments(0, 0, "none"),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), version.Read())
-			return err
-		},
+		RunE:  printVersion,
 	}
+}
+
+// printVersion is the command version. The Version of cobra prints by a template: its reflection
+// keeps every method of every library in the binary.
+func printVersion(cmd *cobra.Command, _ []string) error {
+	_, err := fmt.Fprintln(cmd.OutOrStdout(), version.Read())
+	return err
 }
 
 // noCommand refuses arguments, which without a command can only be a command that there is not.

@@ -159,7 +159,7 @@ func TestThePageIsBehindItsToken(t *testing.T) {
 	b.await("location.pathname === '/login' && document.readyState === 'complete' && document.activeElement.id === 'token'")
 	b.allow("403 (Forbidden) http://" + w.Admin + "/login")
 	b.keys("not the token\r")
-	b.awaitText("main", "This is not the token.")
+	b.awaitText("main", "The token is wrong.")
 	b.await("document.readyState === 'complete' && document.activeElement.id === 'token' && document.activeElement.value === ''")
 	b.keys(token + "\r")
 	b.await("location.pathname === '/' && document.querySelector('#verdict') !== null")

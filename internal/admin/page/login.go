@@ -84,18 +84,19 @@ func (p *Page) admits(r *http.Request) bool {
 	return p.loggedIn(r)
 }
 
-type login struct {
-	Wrong  bool // the token of before
-	NoFile bool // nobody can log in
-	Wait   int  // seconds until the next attempt; 0: none
-}
-
 func (p *Page) loginForm(w http.ResponseWriter, r *http.Request) {
 	if p.options.Tokens == nil || p.loggedIn(r) {
 		http.Redirect(w, r, "/", http.StatusSeeOther)
 		return
 	}
-	p.render(w, http.StatusOK, "login.html", login{NoFile: p.options.Tokens.None()})
+	p.showLogin(w, http.StatusOK, "")
+}
+
+func (p *Page) showLogin(w http.ResponseWriter, code int, message string) {
+	if p.options.Tokens.None() {
+		message = "The server has no token now, so nobody can log in. The log of the server says why."
+	}
+	show(w, code, "login.html", "$MESSAGE", message)
 }
 
 // logIn takes the token of the form.
@@ -109,12 +110,13 @@ func (p *Page) logIn(w http.ResponseWriter, r *http.Request) {
 	right, wait := p.options.Tokens.Check(r.RemoteAddr, token)
 	if !right {
 		p.logRefused(r, "a login with a wrong token was refused")
-		code := http.StatusForbidden
 		if wait > 0 {
-			code = http.StatusTooManyRequests
 			retryAfter(w, wait)
+			p.showLogin(w, http.StatusTooManyRequests,
+				fmt.Sprintf("Too many wrong tokens came from this address. Try again in %d s.", wholeSeconds(wait)))
+			return
 		}
-		p.render(w, code, "login.html", login{Wrong: wait == 0, NoFile: p.options.Tokens.None(), Wait: wholeSeconds(wait)})
+		p.showLogin(w, http.StatusForbidden, "The token is wrong.")
 		return
 	}
 	p.sessions.end(p.sessions.number(r)) // a browser has one session

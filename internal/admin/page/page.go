@@ -9,12 +9,10 @@
 package page
 
 import (
-	"bytes"
 	"context"
 	"embed"
 	"errors"
-	"fmt"
-	"html/template"
+	"html"
 	"iter"
 	"log/slog"
 	"net"
@@ -53,7 +51,6 @@ type Options struct {
 type Page struct {
 	options     Options
 	begun       time.Time
-	templates   *template.Template
 	handler     http.Handler
 	crossOrigin *http.CrossOriginProtection
 	refused     loglimit.Limiter
@@ -76,10 +73,6 @@ func New(o Options) (*Page, error) {
 	p := &Page{
 		options: o, begun: time.Now(), crossOrigin: http.NewCrossOriginProtection(), calls: calls(o.Service), sessions: newSessions(),
 		sampler: newSampler(o.Service, o.Rules), pages: make(web.Places, maxStreams), tails: make(web.Places, maxStreams),
-	}
-	var err error
-	if p.templates, err = template.ParseFS(files, "templates/*.html"); err != nil {
-		return nil, fmt.Errorf("templates: %w", err)
 	}
 	p.ending, p.end = context.WithCancel(context.Background())
 	mux := http.NewServeMux()
@@ -122,11 +115,24 @@ func (p *Page) index(w http.ResponseWriter, r *http.Request) {
 	ctx := r.Context()
 	_, keys := p.options.Service.ListTopKeys(ctx, &adminv1.ListTopKeysRequest{Most: 1})
 	_, grants := p.options.Service.ListGrants(ctx, &adminv1.ListGrantsRequest{Most: 1})
-	p.render(w, http.StatusOK, "index.html", struct {
-		Version, Host, Reach string
-		Begun                time.Time
-		Login, Keys, Grants  bool
-	}{p.options.Version, p.options.Host, p.reach(r), p.begun, p.options.Tokens != nil, built(keys), built(grants)})
+	title, class := "Weir", ""
+	if p.options.Host != "" {
+		title += " on " + p.options.Host
+	}
+	for _, part := range []struct {
+		name string
+		has  bool
+	}{{"keys", built(keys)}, {"grants", built(grants)}, {"login", p.options.Tokens != nil}} {
+		if !part.has {
+			class += " no-" + part.name
+		}
+	}
+	version := p.options.Version
+	if version != "" {
+		version += ","
+	}
+	show(w, http.StatusOK, "index.html", "$TITLE", title, "$CLASS", class, "$HOST", p.options.Host, "$VERSION", version,
+		"$BEGUN", p.begun.UTC().Format(time.RFC3339), "$REACH", p.reach(r))
 }
 
 // reach returns the flags by which commands of sidecar reach the address that the browser of r has
@@ -161,13 +167,14 @@ func serve(w http.ResponseWriter, r *http.Request, name string) {
 	http.ServeFileFS(w, r, files, "assets/"+name)
 }
 
-func (p *Page) render(w http.ResponseWriter, code int, name string, data any) {
-	var b bytes.Buffer
-	if err := p.templates.ExecuteTemplate(&b, name, data); err != nil {
-		fail(w, http.StatusInternalServerError, "the template "+name+" cannot be shown: "+err.Error())
-		return
+// show answers with a page. Variables are pairs of a name and a value. A variable may stand in text
+// and in quoted attributes.
+func show(w http.ResponseWriter, code int, name string, variables ...string) {
+	for i := 1; i < len(variables); i += 2 {
+		variables[i] = html.EscapeString(variables[i])
 	}
+	page, _ := files.ReadFile("templates/" + name) // embedded
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(code)
-	_, _ = w.Write(b.Bytes())
+	_, _ = strings.NewReplacer(variables...).WriteString(w, string(page))
 }

@@ -264,7 +264,7 @@ $('rules-filter').addEventListener('input', fold);
 
 const orders = [['TOP_ORDER_DENIED', 'most denials'], ['TOP_ORDER_HITS', 'most hits'], ['TOP_ORDER_USED', 'most of the limit used']];
 let panels = 0, asking = false;
-const hasKeys = 'keys' in document.body.dataset, hasGrants = 'grants' in document.body.dataset;
+const has = part => !document.body.classList.contains('no-' + part), hasKeys = has('keys'), hasGrants = has('grants');
 
 class Keys {
   constructor(only) {

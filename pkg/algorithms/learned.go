@@ -2,23 +2,20 @@ package algorithms
 
 import "time"
 
-// Learned learns a quantile of the hits of its charges. It limits nothing: each charge is allowed,
-// and rule files cannot name it. See [Learn] for its limit.
+// Learned learns a quantile of the hits of its charges. Learned limits nothing, so each charge is
+// allowed, and rule files cannot name it. See [Learn] for its limit.
 //
-// Remaining of a decision is the quantile after the charge: the smallest whole number of hits at or
-// above it; 0 until the key has learned [LearnedFrom] charges. ResetAfter is the wait until the key
-// is forgotten, and 0 for a key that has learned nothing. Hits of 0 and refunds ask, and teach
-// nothing.
+// Remaining of a decision is the quantile after the charge, rounded up to whole hits. Remaining is 0
+// until the key has learned [LearnedFrom] charges. ResetAfter is the wait until the key is
+// forgotten, and 0 for a key that has learned nothing. Hits of 0 and refunds ask, and teach nothing.
 //
 // The quantile of the first LearnedFrom charges is their largest hits. Each later charge moves it.
-// Hits above the quantile p raise its logarithm by p/8, and other hits lower it by (1-p)/8. So over
-// any n charges, whichever these are, the part of the charges that were not above the quantile
-// differs from p by at most 8/n times the change of the logarithm. (Below 1 hit the quantile does
-// not fall, and the part may be larger.)
+// Hits above the quantile p raise its logarithm by p/8, and other hits lower it by (1-p)/8. So of
+// any n charges the quantile covers the part p, up to 8/n times the change of the logarithm. (Below
+// 1 hit the quantile does not fall, and covers more.)
 //
-// The formula is the quantile tracking of Angelopoulos, Candès and Tibshirani, "Conformal PID
-// Control for Time Series Prediction" (2023), section 2.1, after Gibbs and Candès, "Adaptive
-// Conformal Inference Under Distribution Shift" (2021). Here it tracks the logarithm of the hits.
+// The formula is quantile tracking, for the logarithm of the hits. Angelopoulos, Candès and
+// Tibshirani, "Conformal PID Control for Time Series Prediction" (2023), section 2.1.
 const Learned Algorithm = 9
 
 // LearnedFrom is how many charges a key has learned when it tells a quantile.
@@ -71,8 +68,8 @@ func (k learned) take(l Limit, s State, now Instant, hits int64, _ Excess) (Stat
 // learnedHits returns a quantile in hits, rounded up.
 func learnedHits(quantile uint64) uint64 { return (quantile + learnedUnit - 1) / learnedUnit }
 
-// learnedAfter returns the quantile after a charge. The logarithm x of a factor is that of
-// (2+x)/(2-x), but for a part x*x/12 of it: at most 0.12 %.
+// learnedAfter returns the quantile after a charge. A factor (2+x)/(2-x) stands for e^x. The
+// logarithm of the factor is larger than x by a part x*x/12, at most 0.13 %.
 func learnedAfter(l Limit, s State, hits uint64) uint64 {
 	if s.b < LearnedFrom {
 		return max(s.a, hits*learnedUnit)

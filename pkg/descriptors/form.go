@@ -21,6 +21,8 @@ const (
 	replacesForm // an element of replaces
 	alignForm    // align
 	pricesForm   // prices
+	estimateForm // estimate of a hold
+	learnedForm  // learned of an estimate
 )
 
 // isOwn reports whether only Weir knows the map.
@@ -48,7 +50,11 @@ func (f form) keys() (original, own []string) {
 		}
 		return original, own
 	case holdForm:
-		return nil, []string{"begin", "end", "at_most"}
+		return nil, []string{"begin", "end", "at_most", "estimate"}
+	case estimateForm:
+		return nil, []string{"learned"}
+	case learnedForm:
+		return nil, []string{"quantile", "ceiling"}
 	case pricesForm:
 		return nil, []string{"table", "unknown"}
 	case alignForm:
@@ -70,8 +76,9 @@ func home(key string) (name string, original bool) {
 	homes := []string{
 		descriptorForm: "a descriptor", limitForm: "a rate_limit", documentForm: "the document itself", holdForm: "the hold of a rate_limit",
 		alignForm: "the align of a rate_limit", pricesForm: "the prices of a rate_limit",
+		estimateForm: "the estimate of a hold", learnedForm: "the learned of an estimate",
 	}
-	for _, f := range []form{descriptorForm, limitForm, documentForm, holdForm, alignForm, pricesForm} {
+	for _, f := range []form{descriptorForm, limitForm, documentForm, holdForm, alignForm, pricesForm, estimateForm, learnedForm} {
 		switch original, own := f.keys(); {
 		case slices.Contains(original, key):
 			return homes[f], true

@@ -90,6 +90,7 @@ func (t *tree) readHold(v value, fs fields, l *limit) {
 		t.fail(l.hold.endAt, "is %s, as begin is: the two must differ", quote(l.hold.end))
 	}
 	l.AtMost = t.atMost(in, at)
+	t.readEstimate(in, &l.Limit)
 	if c, ok := fs.get("count_rejected"); ok && l.Algorithm == algorithms.Concurrency {
 		t.fail(c, "has no meaning for concurrency, must be left out: a denied request holds nothing")
 	}

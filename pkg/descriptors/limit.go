@@ -27,7 +27,8 @@ type Limit struct {
 
 	// AtMost is how long a holder is known at most, a millisecond to algorithms.MaxPeriod; 0 for a
 	// limit without holders. See Rule.Begin.
-	AtMost time.Duration
+	AtMost   time.Duration
+	Estimate Estimate // of a limit with holders
 
 	WarnAt Marks // at which a key gets a notice
 
@@ -48,6 +49,7 @@ const (
 	hasCalendar = 4
 	hasMoney    = 5
 	hasPrices   = 6
+	hasEstimate = 7
 )
 
 // appendMeaning appends all exported fields of a limit in a rule, and the meaning of its table.
@@ -68,6 +70,9 @@ func (l *Limit) appendMeaning(dst []byte) []byte {
 	}
 	if l.priced != nil {
 		dst = append(append(dst, hasPrices), l.priced.meaning[:]...)
+	}
+	if l.Estimate != (Estimate{}) {
+		dst = binary.AppendUvarint(binary.AppendUvarint(append(dst, hasEstimate), uint64(l.Estimate.Quantile)), uint64(l.Estimate.Ceiling))
 	}
 	dst = appendFlags(dst, l.CountRejected)
 	for _, n := range [...]uint64{

@@ -72,8 +72,8 @@ func cutNumber(text string) (n uint64, rest string, ok bool) {
 	return 0, "", false
 }
 
-// unused reports whether the request has no tokens.
-func (u *Usage) unused() bool { return u.Input|u.Output == 0 }
+// Unused reports whether the request has no tokens.
+func (u *Usage) Unused() bool { return u.Input|u.Output == 0 }
 
 // prices is the prices of models.
 type prices struct {
@@ -131,17 +131,27 @@ func (l *Limit) Prices() bool { return l.priced != nil }
 // algorithms.MaxHits. known is false if the limit has no price for the model. A usage without
 // tokens costs 0 with any model. The limit must have prices.
 func (l *Limit) Cost(u *Usage) (micros int64, known bool) {
-	if u.unused() {
+	if u.Unused() {
 		return 0, true
 	}
-	p, known := l.priced.prices.models[u.Model]
-	if !known && l.others {
-		p, known = l.priced.prices.models[otherModels]
-	}
+	p, known := l.priceOf(u.Model)
 	if !known {
 		return 0, false
 	}
 	return p.cost(u), true
+}
+
+// HasPrice reports whether the limit has a price for a model. The limit must have prices.
+func (l *Limit) HasPrice(model string) bool {
+	_, known := l.priceOf(model)
+	return known
+}
+
+func (l *Limit) priceOf(model string) (p price, known bool) {
+	if p, known = l.priced.prices.models[model]; !known && l.others {
+		p, known = l.priced.prices.models[otherModels]
+	}
+	return p, known
 }
 
 // price reads a line of a table of prices.
@@ -238,12 +248,17 @@ func (t *tree) readBudget(at value, fs fields, l *Limit) {
 	l.Requests, l.Money = t.amount(at)
 }
 
+// decimal decodes the text of a number with decimals.
+func (t *tree) decimal(at value) (text string, ok bool) {
+	if at.node.Kind == yaml.ScalarNode && at.node.ShortTag() == "!!float" && !t.beyond(at) {
+		return at.node.Value, true
+	}
+	return t.text(at)
+}
+
 // amount decodes an amount of money, in millionths.
 func (t *tree) amount(at value) (micro uint32, ok bool) {
-	text, ok := at.node.Value, at.node.Kind == yaml.ScalarNode && at.node.ShortTag() == "!!float" && !t.beyond(at)
-	if !ok {
-		text, ok = t.text(at)
-	}
+	text, ok := t.decimal(at)
 	if !ok {
 		return 0, false
 	}

@@ -103,6 +103,9 @@ func (l *Limiter) finish(r *Request, v *Verdict, admitted bool, err error) error
 	if v.notes {
 		l.note(r, v)
 	}
+	if len(v.parts.holds) > 0 && l.estimates.Load() != nil {
+		l.learned(v)
+	}
 	for i := range v.Statuses {
 		s := &v.Statuses[i]
 		if s.Outcome == Limited {
@@ -328,6 +331,9 @@ func (l *Limiter) add(c *charging, limit *descriptors.Limit, key []byte) {
 		if limit.Prices() && (grant == nil || grant.Gives != GivesUnlimited) {
 			v.price(charge, limit)
 		}
+		if limit.Estimate.Learns() && charge.Hold != nil && charge.Limit.Requests > 0 && !v.noGrants {
+			l.learns(c, limit, charge)
+		}
 	}
 	v.terms = append(v.terms, term{limit: limit, grant: grant, hits: charge.Hits, hold: int32(held)})
 	v.notes = v.notes || limit.WarnAt[0] != 0
@@ -346,6 +352,9 @@ func (l *Limiter) add(c *charging, limit *descriptors.Limit, key []byte) {
 // 0 hits: it is a quota with room.
 func (c *charging) end() {
 	v, s := c.verdict, &c.verdict.Statuses[c.at]
+	if len(v.parts.lessons) > 0 {
+		v.teach(c.at)
+	}
 	s.count = len(v.charges) - s.charge
 	switch {
 	case s.count > 0:

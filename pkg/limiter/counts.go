@@ -288,7 +288,7 @@ func (l *Limiter) count(r *Request, v *Verdict, i int) {
 	code, near, hits := s.code(), uint64(0), s.Hits
 	if s.Hold != nil {
 		c.holds.add(v, s)
-		if v.terms[s.charge].limit.Prices() {
+		if first := v.terms[s.charge].limit; first.Prices() || first.Estimate.Learns() {
 			hits = v.charges[s.charge].Hits
 		}
 		hits = s.charged(hits)

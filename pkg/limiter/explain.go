@@ -21,6 +21,7 @@ type LimitState struct {
 	Decision algorithms.Decision
 	Never    bool         // see DescriptorStatus.Never
 	Grant    *Grant       // changed Limit; nil without a grant
+	Learned  uint32       // hits: the estimate that the key has learned, before the ceiling; 0: none yet
 	Source   store.Source // of Decision; zero where the store does not say
 
 	Hold    *store.Hold   // the holder of the descriptor as it is now, see Hold.Was; nil without one
@@ -31,24 +32,35 @@ type LimitState struct {
 // count. The decision on each limit stands alone: other limits of the request do not change it. The
 // errors are as in Check.
 func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error) {
-	var v Verdict
-	if err := l.charges(l.current.Load(), r, &v); err != nil {
-		return nil, err
-	}
-	for i := range v.charges { // also of a group that a request would only ask
-		if v.charges[i].Hits = v.terms[i].hits; v.terms[i].hold > 0 {
-			v.hold(i)
+	v := Verdict{explains: true}
+	for range 2 { // once more by the estimates that the first answer tells
+		if err := l.charges(l.current.Load(), r, &v); err != nil {
+			return nil, err
 		}
-	}
-	v.tellSource()
-	if err := l.store.Peek(ctx, v.charges, v.decisions); err != nil {
-		return nil, err
+		for i := range v.charges { // also of a group that a request would only ask
+			if v.charges[i].Hits = v.terms[i].hits; v.terms[i].hold > 0 {
+				v.hold(i)
+			}
+		}
+		v.tellSource()
+		if err := l.store.Peek(ctx, v.charges, v.decisions); err != nil {
+			return nil, err
+		}
+		if !l.learned(&v) {
+			break
+		}
 	}
 	all := make([]Explanation, len(v.Statuses))
 	for i := range v.Statuses {
 		s := v.Statuses[i]
 		for n := s.charge; n < s.charge+s.count; n++ {
 			c, of := &v.charges[n], v.terms[n]
+			if of.learns > 0 {
+				if v.decisions[n].ResetAfter > 0 { // else without the shared store
+					all[i].Limits[int(of.learns)-1-s.charge].Learned = v.decisions[n].Remaining
+				}
+				continue
+			}
 			state := LimitState{
 				Limit: *of.limit, Key: string(c.Key), Decision: v.decisions[n], Never: !v.decisions[n].Allowed && v.never(n),
 				Grant: of.grant, Source: v.parts.states[n].Source, Hold: c.Hold,

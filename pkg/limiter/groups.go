@@ -159,6 +159,8 @@ func (v *Verdict) look() {
 func (v *Verdict) fits(i int) bool {
 	c, d, hits := &v.charges[i], &v.decisions[i], v.terms[i].hits
 	switch {
+	case v.terms[i].learns > 0:
+		return true
 	case !d.Allowed:
 		return false
 	case hits < 0, hits > 0 && c.Hits == hits:

@@ -80,7 +80,10 @@ type Limiter struct {
 	requests requestCounts
 	tracking tracking
 	accounts accounts
-	calls    sync.Pool // of *call
+
+	estimates atomic.Pointer[estimates] // nil until a limit learns
+
+	calls sync.Pool // of *call
 
 	setting sync.Mutex        // held while rules and grants are set; guards grants
 	grants  map[string]*Grant // by ID

@@ -16,11 +16,16 @@ func (v *Verdict) readUsage(s *DescriptorStatus, d *Descriptor, i int) (err erro
 
 // price gives the charge of a limit the price of the usage. Without a price for the model a begin
 // is denied, as by a ban, and an end changes nothing: the estimate stays. Hits of 0 and refunds
-// have no price.
+// have no price, but for a begin of 0 hits under a limit that learns: it holds an estimate.
 func (v *Verdict) price(c *store.Charge, limit *descriptors.Limit) {
 	cost, known := limit.Cost(&v.usage)
+	asks := c.Hits <= 0
+	if limit.Estimate.Learns() && c.Hold.Phase == algorithms.HoldBegin {
+		known = limit.HasPrice(v.usage.Model)
+		asks = asks && known
+	}
 	switch {
-	case c.Hits <= 0:
+	case asks:
 	case known:
 		c.Hits = cost
 	case c.Hold.Phase == algorithms.HoldBegin:

@@ -28,6 +28,9 @@ func (l *Limiter) SetRules(rules *descriptors.Rules) {
 	was := l.current.Load()
 	next := &ruleSet{loaded: true, rules: rules, counts: make([]*Counts, rules.Len()), overrides: make(map[string]*Counts)}
 	next.grants = l.placeLocked(rules)
+	if rules.Learn() && l.estimates.Load() == nil {
+		l.estimates.Store(new(estimates))
+	}
 	if l.options.Now != nil {
 		next.formers = formersAfter(was, rules, l.options.Now())
 	}

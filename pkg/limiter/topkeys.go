@@ -273,7 +273,7 @@ func (t *tracking) count(r *Request, v *Verdict) {
 	t.keys.Run()
 	for i := range v.charges {
 		c, d := &v.charges[i], &v.decisions[i]
-		if v.terms[i].cut > 0 {
+		if v.terms[i].aside() {
 			continue
 		}
 		hits := c.Hits

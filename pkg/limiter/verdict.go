@@ -40,7 +40,8 @@ type Verdict struct {
 	parts     parts               // that few charges have
 	name      []byte              // of a holder
 	random    top.Random          // for tracked keys
-	noGrants  bool                // grants do not count
+	noGrants  bool                // grants do not count, and nothing is learned
+	explains  bool                // nothing is charged, and each key that learns is asked
 	notes     bool                // a limit of the charges has warn_at
 	choice    choice              // among Groups
 	usage     descriptors.Usage   // of the descriptor while its charges are added
@@ -48,7 +49,10 @@ type Verdict struct {
 
 // parts are parts of charges.
 type parts struct {
-	holds   []store.Hold   // of the charges that have one, in order
+	holds   []store.Hold // of the charges that have one, in order
+	lessons []lesson     // of the descriptor while its charges are added
+	ask     [1]store.Charge
+	told    [1]algorithms.Decision
 	formers []store.Former // of the charges whose limits replaced others
 	states  []store.State  // of all charges, with TellSource
 }
@@ -60,7 +64,12 @@ type term struct {
 	hits  int64  // of the charge; of a group that is only asked, the hits that it would be charged
 	hold  int32  // 1 + index in Verdict.holds; 0: none
 	cut   uint32 // of a slot: the estimate of the charge before, which was cut
+
+	learns int32 // of a key that learns: 1 + index of the charge that it learns for; 0: none
 }
+
+// aside reports whether a charge is no limit, but stands beside one.
+func (t *term) aside() bool { return t.cut > 0 || t.learns > 0 }
 
 // Outcome is the treatment of a descriptor.
 type Outcome uint8
@@ -114,7 +123,7 @@ func (v *Verdict) reset() {
 	v.OverLimit, v.SoftBreach, v.notes, v.choice.freed = false, false, false, false
 	v.Statuses, v.charges = v.Statuses[:0], v.charges[:0]
 	v.keys, v.limits = v.keys[:0], v.limits[:0]
-	v.terms, v.replaced, v.parts.holds, v.parts.formers, v.Groups = v.terms[:0], v.replaced[:0], v.parts.holds[:0], v.parts.formers[:0], v.Groups[:0]
+	v.terms, v.replaced, v.parts.holds, v.parts.formers, v.parts.lessons, v.Groups = v.terms[:0], v.replaced[:0], v.parts.holds[:0], v.parts.formers[:0], v.parts.lessons[:0], v.Groups[:0]
 }
 
 // grow makes room for as many descriptors, most of which have one limit with a key of at most 64
@@ -166,7 +175,7 @@ func (v *Verdict) tellSource() {
 func (v *Verdict) sum(s *DescriptorStatus) {
 	best := s.charge
 	for i := best + 1; i < s.charge+s.count; i++ {
-		if v.before(i, best) {
+		if v.terms[i].learns == 0 && v.before(i, best) {
 			best = i
 		}
 	}
@@ -191,7 +200,7 @@ func (v *Verdict) before(i, j int) bool {
 	case a.Allowed != b.Allowed:
 		return b.Allowed
 	case a.Allowed:
-		return a.Remaining < b.Remaining && v.terms[i].cut == 0
+		return a.Remaining < b.Remaining && !v.terms[i].aside()
 	case v.never(i) != v.never(j):
 		return v.never(i)
 	}
@@ -255,7 +264,7 @@ func (v *Verdict) Charged(i int) iter.Seq[Charged] {
 		s := &v.Statuses[i]
 		for n := s.charge; n < s.charge+s.count; n++ {
 			c := &v.charges[n]
-			if v.terms[n].cut > 0 {
+			if v.terms[n].aside() {
 				continue
 			}
 			var source store.Source

@@ -90,6 +90,8 @@ func explanation(d *descriptors.Domain, entries []descriptors.Entry, e *limiter.
 			Grant:      Grant(nil, l.Grant),
 			Source:     Source(l.Source),
 			Never:      l.Never,
+
+			LearnedEstimate: l.Learned,
 		}
 		explained.WindowStart, explained.WindowEnd = window(&l.Limit, l.Decision, time.Now())
 		if l.Hold != nil {

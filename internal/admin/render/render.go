@@ -73,6 +73,9 @@ func Limit(l *descriptors.Limit) *adminv1.Limit {
 	if l.AtMost > 0 {
 		out.AtMost = durationpb.New(l.AtMost)
 	}
+	if l.Estimate.Learns() {
+		out.Learned = &adminv1.LearnedEstimate{Quantile: l.Estimate.Quantile, Ceiling: l.Estimate.Ceiling}
+	}
 	if l.OnStoreError != descriptors.OnStoreErrorUnset {
 		out.OnStoreError = l.OnStoreError.String()
 	}

@@ -63,6 +63,9 @@ func ExplanationText(domain string, r *adminv1.ExplainResponse, states bool) str
 				continue
 			}
 			line("now", "%s", stateText(l))
+			if e := l.GetLimit().GetLearned(); e != nil {
+				line("learned", "%s", learnedText(l))
+			}
 			if h := l.GetHolders(); h != nil {
 				line("held", "%s", holdersText(h))
 				line("holder", "%s", holderText(l.GetHolder(), l.GetHolderStatus()))
@@ -86,6 +89,10 @@ func LimitText(l *adminv1.Limit) string {
 	}
 	if l.GetAtMost() != nil {
 		text += ", held at most " + periodText(l.GetAtMost().AsDuration())
+	}
+	if e := l.GetLearned(); e != nil {
+		percent := descriptors.Estimate{Quantile: e.GetQuantile()}.Percent()
+		text += fmt.Sprintf(", estimate: learned, covers %s%%, at most %s", percent, Amount(l, uint64(e.GetCeiling())))
 	}
 	if l.GetCountRejected() {
 		text += ", denied hits count too"
@@ -189,6 +196,14 @@ func stateText(l *adminv1.LimitExplanation) string {
 		pass = "the same hits never pass"
 	}
 	return fmt.Sprintf("denied, %s left, %s, %s", left, pass, reset)
+}
+
+// learnedText says which estimate the key has learned.
+func learnedText(l *adminv1.LimitExplanation) string {
+	if l.GetLearnedEstimate() == 0 {
+		return "nothing yet, so the estimate is as sent"
+	}
+	return "a begin holds " + Amount(l.GetLimit(), uint64(min(l.GetLearnedEstimate(), l.GetLimit().GetLearned().GetCeiling())))
 }
 
 // sourceText returns the source of a decision behind a comma; "" for the usual sources.

@@ -317,13 +317,13 @@ func TestTablesStay(t *testing.T) {
 	}
 }
 
-// A rule with a budget stays as it is.
+// A rule with a budget stays as it is, also one that learns its estimates.
 func TestBudgetsStay(t *testing.T) {
 	table := descriptors.NewTable("rules/p.csv", []byte("model,input,cached_input,cache_write,output\n*,1,1,1,1\n"))
 	source := descriptors.Source{
 		Name: "rules/llm.yaml", Table: func(string) (*descriptors.Table, error) { return table, nil },
 		Data: []byte("domain: llm\ndescriptors:\n- {key: team, rate_limit: {budget: 0.5, unit: day, prices: {table: p.csv, unknown: default}, " +
-			"hold: {begin: r, end: d, at_most: 1m}}}\n- {key: client, rate_limit: {unit: minute, requests_per_unit: 5}}\n"),
+			"hold: {begin: r, end: d, at_most: 1m, estimate: {learned: {quantile: 0.9, ceiling: 0.25}}}}}\n- {key: client, rate_limit: {unit: minute, requests_per_unit: 5}}\n"),
 	}
 	rules := must.First(descriptors.Load([]descriptors.Source{source}, descriptors.Options{}))(t)
 	begin := record(0, 1, "team", "a", descriptors.UsageKey, descriptors.NoUsage, "r", "1")
@@ -338,7 +338,7 @@ func TestBudgetsStay(t *testing.T) {
 	}
 	entries := []descriptors.Entry{{Key: "team", Value: "a"}, {Key: descriptors.UsageKey, Value: descriptors.NoUsage}, {Key: "r", Value: "1"}}
 	was, is := rules.Domains()[0].Match(entries).Limits[0], again.Domains()[0].Match(entries).Limits[0]
-	if is.Limit != was.Limit || !is.Money || is.PriceTable() != table || is.UnknownModels() != "default" {
+	if is.Limit != was.Limit || !is.Money || is.PriceTable() != table || is.UnknownModels() != "default" || is.Estimate != was.Estimate {
 		t.Errorf("the suggested limit is %+v, was %+v", is, was)
 	}
 }

@@ -85,6 +85,17 @@ type hold struct {
 	Begin  string `yaml:"begin"`
 	End    string `yaml:"end"`
 	AtMost string `yaml:"at_most"`
+
+	Estimate *estimate `yaml:"estimate,omitempty"`
+}
+
+type estimate struct {
+	Learned learned `yaml:"learned"`
+}
+
+type learned struct {
+	Quantile float64 `yaml:"quantile"`
+	Ceiling  any     `yaml:"ceiling"` // a number, or an amount of money
 }
 
 type limitName struct {
@@ -251,7 +262,7 @@ func (s *Shape) rateLimit(l *Limit) rateLimit {
 	}
 	holds := l.of.AtMost > 0
 	if holds {
-		out.Hold = &hold{s.rule.Begin, s.rule.End, l.of.AtMost.String()}
+		out.Hold = &hold{s.rule.Begin, s.rule.End, l.of.AtMost.String(), estimateOf(&l.of)}
 	}
 	if usual := l.of.Algorithm.Plain() == algorithms.FixedWindow && !holds; !slots && l.of.CountRejected != usual {
 		out.CountRejected = &l.of.CountRejected
@@ -267,6 +278,18 @@ func (s *Shape) rateLimit(l *Limit) rateLimit {
 		out.WarnAt = append(out.WarnAt, descriptors.MarkText(mark))
 	}
 	return out
+}
+
+// estimateOf returns how a limit learns its estimates, nil for none.
+func estimateOf(l *descriptors.Limit) *estimate {
+	switch e := l.Estimate; {
+	case !e.Learns():
+		return nil
+	case l.Money:
+		return &estimate{learned{float64(e.Quantile) / 1000, descriptors.Money(uint64(e.Ceiling))}}
+	default:
+		return &estimate{learned{float64(e.Quantile) / 1000, e.Ceiling}}
+	}
 }
 
 // alignOf returns the alignment of a calendar, nil for none.

@@ -469,12 +469,15 @@ function explanation(domain, descriptor, d) {
     (d.limits || []).map(l => el('dl', {class: 'facts'},
       el('dt', {}, 'Limit'), el('dd', {}, limitText(l.limit) + ', ' + l.limit.algorithm + (l.grant ? ' (by grant ' + l.grant.id + ': ' + l.grant.reason + ')' : '')),
       el('dt', {}, 'Now'), el('dd', {class: l.allowed ? '' : 'warn'}, (l.allowed ? 'allowed, ' + amount(l.limit, l.remaining || 0) + ' left after that' : 'denied, ' + (l.never ? 'always: the limit never has so many hits' : 'the same hits pass in ' + time(seconds(l.retryAfter)))) + '; reset after ' + time(seconds(l.resetAfter)) + (usual(l.source) ? '' : ', ' + sourceText(l.source))),
+      l.limit.learned && [el('dt', {}, 'Learned'), el('dd', {}, learnedText(l))],
       el('dt', {}, 'Key'), el('dd', {}, el('code', {}, soft(l.key))))),
     (d.limits || []).length ? el('p', {class: 'line'},
       el('button', {type: 'button', onclick: () => resetKey({domain, entries: descriptor.entries})}, 'Reset'),
       el('button', {type: 'button', class: 'needs-grants', onclick: () => grantDialog({domain, entries: descriptor.entries}, 'factor')}, 'Grant'),
       el('button', {type: 'button', class: 'needs-grants', onclick: () => grantDialog({domain, entries: descriptor.entries}, 'block')}, 'Block')) : '');
 }
+
+const learnedText = l => (l.learnedEstimate ? 'a begin holds ' + amount(l.limit, Math.min(l.learnedEstimate, l.limit.learned.ceiling)) : 'nothing yet, so the estimate is as sent') + '; to cover ' + l.limit.learned.quantile / 10 + ' %, at most ' + amount(l.limit, l.limit.learned.ceiling);
 
 // ---- what is loaded
 

@@ -518,7 +518,9 @@ type Limit struct {
 	// Whether the limit is a budget: its hits are millionths of a unit of money.
 	Money bool `protobuf:"varint,22,opt,name=money,proto3" json:"money,omitempty"`
 	// The table with the prices of models; absent for a limit without prices.
-	Prices        *Table `protobuf:"bytes,23,opt,name=prices,proto3" json:"prices,omitempty"`
+	Prices *Table `protobuf:"bytes,23,opt,name=prices,proto3" json:"prices,omitempty"`
+	// How the limit learns the hits that a begin holds. Absent for a limit whose begins say them.
+	Learned       *LearnedEstimate `protobuf:"bytes,26,opt,name=learned,proto3" json:"learned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -672,6 +674,68 @@ func (x *Limit) GetPrices() *Table {
 	return nil
 }
 
+func (x *Limit) GetLearned() *LearnedEstimate {
+	if x != nil {
+		return x.Learned
+	}
+	return nil
+}
+
+// LearnedEstimate says how a limit learns the hits that a begin holds, from the true costs of the requests before.
+type LearnedEstimate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The part of the true costs that the estimate covers, in thousandths.
+	Quantile uint32 `protobuf:"varint,1,opt,name=quantile,proto3" json:"quantile,omitempty"`
+	// The largest estimate, in hits.
+	Ceiling       uint32 `protobuf:"varint,2,opt,name=ceiling,proto3" json:"ceiling,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LearnedEstimate) Reset() {
+	*x = LearnedEstimate{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LearnedEstimate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LearnedEstimate) ProtoMessage() {}
+
+func (x *LearnedEstimate) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LearnedEstimate.ProtoReflect.Descriptor instead.
+func (*LearnedEstimate) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *LearnedEstimate) GetQuantile() uint32 {
+	if x != nil {
+		return x.Quantile
+	}
+	return 0
+}
+
+func (x *LearnedEstimate) GetCeiling() uint32 {
+	if x != nil {
+		return x.Ceiling
+	}
+	return 0
+}
+
 // Table is a list of values, such as customers, that have numbers of their own under a limit.
 type Table struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -687,7 +751,7 @@ type Table struct {
 
 func (x *Table) Reset() {
 	*x = Table{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -699,7 +763,7 @@ func (x *Table) String() string {
 func (*Table) ProtoMessage() {}
 
 func (x *Table) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -712,7 +776,7 @@ func (x *Table) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Table.ProtoReflect.Descriptor instead.
 func (*Table) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Table) GetFile() string {
@@ -779,7 +843,7 @@ type Rule struct {
 
 func (x *Rule) Reset() {
 	*x = Rule{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -791,7 +855,7 @@ func (x *Rule) String() string {
 func (*Rule) ProtoMessage() {}
 
 func (x *Rule) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -804,7 +868,7 @@ func (x *Rule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rule.ProtoReflect.Descriptor instead.
 func (*Rule) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Rule) GetDomain() string {
@@ -943,7 +1007,7 @@ type Holder struct {
 
 func (x *Holder) Reset() {
 	*x = Holder{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -955,7 +1019,7 @@ func (x *Holder) String() string {
 func (*Holder) ProtoMessage() {}
 
 func (x *Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -968,7 +1032,7 @@ func (x *Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holder.ProtoReflect.Descriptor instead.
 func (*Holder) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Holder) GetId() string {
@@ -1018,7 +1082,7 @@ type Holders struct {
 
 func (x *Holders) Reset() {
 	*x = Holders{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1094,7 @@ func (x *Holders) String() string {
 func (*Holders) ProtoMessage() {}
 
 func (x *Holders) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1107,7 @@ func (x *Holders) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holders.ProtoReflect.Descriptor instead.
 func (*Holders) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Holders) GetLimit() *Limit {
@@ -1113,14 +1177,17 @@ type LimitExplanation struct {
 	// and for a sliding_window_counter from the first hit.
 	WindowStart string `protobuf:"bytes,13,opt,name=window_start,json=windowStart,proto3" json:"window_start,omitempty"`
 	// The end of that window, likewise.
-	WindowEnd     string `protobuf:"bytes,14,opt,name=window_end,json=windowEnd,proto3" json:"window_end,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	WindowEnd string `protobuf:"bytes,14,opt,name=window_end,json=windowEnd,proto3" json:"window_end,omitempty"`
+	// The estimate that the key has learned for the model of the descriptor, in hits; at most the ceiling counts. 0: the key has not seen
+	// enough ends, or the limit does not learn.
+	LearnedEstimate uint32 `protobuf:"varint,17,opt,name=learned_estimate,json=learnedEstimate,proto3" json:"learned_estimate,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *LimitExplanation) Reset() {
 	*x = LimitExplanation{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1132,7 +1199,7 @@ func (x *LimitExplanation) String() string {
 func (*LimitExplanation) ProtoMessage() {}
 
 func (x *LimitExplanation) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1145,7 +1212,7 @@ func (x *LimitExplanation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LimitExplanation.ProtoReflect.Descriptor instead.
 func (*LimitExplanation) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *LimitExplanation) GetLimit() *Limit {
@@ -1246,6 +1313,13 @@ func (x *LimitExplanation) GetWindowEnd() string {
 	return ""
 }
 
+func (x *LimitExplanation) GetLearnedEstimate() uint32 {
+	if x != nil {
+		return x.LearnedEstimate
+	}
+	return 0
+}
+
 // Step is the search for one entry of a descriptor among the rules of a domain.
 type Step struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1269,7 +1343,7 @@ type Step struct {
 
 func (x *Step) Reset() {
 	*x = Step{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1281,7 +1355,7 @@ func (x *Step) String() string {
 func (*Step) ProtoMessage() {}
 
 func (x *Step) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1294,7 +1368,7 @@ func (x *Step) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Step.ProtoReflect.Descriptor instead.
 func (*Step) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Step) GetKey() string {
@@ -1364,7 +1438,7 @@ type DescriptorExplanation struct {
 
 func (x *DescriptorExplanation) Reset() {
 	*x = DescriptorExplanation{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1376,7 +1450,7 @@ func (x *DescriptorExplanation) String() string {
 func (*DescriptorExplanation) ProtoMessage() {}
 
 func (x *DescriptorExplanation) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1389,7 +1463,7 @@ func (x *DescriptorExplanation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescriptorExplanation.ProtoReflect.Descriptor instead.
 func (*DescriptorExplanation) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DescriptorExplanation) GetMatched() bool {
@@ -1461,7 +1535,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1473,7 +1547,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1486,7 +1560,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ExplainRequest) GetDomain() string {
@@ -1518,7 +1592,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1530,7 +1604,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1543,7 +1617,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ExplainResponse) GetDescriptors() []*DescriptorExplanation {
@@ -1580,7 +1654,7 @@ type ResetRequest struct {
 
 func (x *ResetRequest) Reset() {
 	*x = ResetRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1592,7 +1666,7 @@ func (x *ResetRequest) String() string {
 func (*ResetRequest) ProtoMessage() {}
 
 func (x *ResetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1605,7 +1679,7 @@ func (x *ResetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetRequest.ProtoReflect.Descriptor instead.
 func (*ResetRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ResetRequest) GetDomain() string {
@@ -1636,7 +1710,7 @@ type ResetResponse struct {
 
 func (x *ResetResponse) Reset() {
 	*x = ResetResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1648,7 +1722,7 @@ func (x *ResetResponse) String() string {
 func (*ResetResponse) ProtoMessage() {}
 
 func (x *ResetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1661,7 +1735,7 @@ func (x *ResetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetResponse.ProtoReflect.Descriptor instead.
 func (*ResetResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ResetResponse) GetForgotten() uint32 {
@@ -1693,7 +1767,7 @@ type ListHoldersRequest struct {
 
 func (x *ListHoldersRequest) Reset() {
 	*x = ListHoldersRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1705,7 +1779,7 @@ func (x *ListHoldersRequest) String() string {
 func (*ListHoldersRequest) ProtoMessage() {}
 
 func (x *ListHoldersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1718,7 +1792,7 @@ func (x *ListHoldersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHoldersRequest.ProtoReflect.Descriptor instead.
 func (*ListHoldersRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListHoldersRequest) GetDomain() string {
@@ -1755,7 +1829,7 @@ type ListHoldersResponse struct {
 
 func (x *ListHoldersResponse) Reset() {
 	*x = ListHoldersResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1767,7 +1841,7 @@ func (x *ListHoldersResponse) String() string {
 func (*ListHoldersResponse) ProtoMessage() {}
 
 func (x *ListHoldersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1780,7 +1854,7 @@ func (x *ListHoldersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHoldersResponse.ProtoReflect.Descriptor instead.
 func (*ListHoldersResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListHoldersResponse) GetRule() *Rule {
@@ -1817,7 +1891,7 @@ type ReleaseHolderRequest struct {
 
 func (x *ReleaseHolderRequest) Reset() {
 	*x = ReleaseHolderRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1829,7 +1903,7 @@ func (x *ReleaseHolderRequest) String() string {
 func (*ReleaseHolderRequest) ProtoMessage() {}
 
 func (x *ReleaseHolderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1842,7 +1916,7 @@ func (x *ReleaseHolderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseHolderRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseHolderRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReleaseHolderRequest) GetDomain() string {
@@ -1913,7 +1987,7 @@ type ReleaseHolderResponse struct {
 
 func (x *ReleaseHolderResponse) Reset() {
 	*x = ReleaseHolderResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1925,7 +1999,7 @@ func (x *ReleaseHolderResponse) String() string {
 func (*ReleaseHolderResponse) ProtoMessage() {}
 
 func (x *ReleaseHolderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1938,7 +2012,7 @@ func (x *ReleaseHolderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseHolderResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseHolderResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReleaseHolderResponse) GetLimits() []*ReleaseHolderResponse_Release {
@@ -1957,7 +2031,7 @@ type ListRulesRequest struct {
 
 func (x *ListRulesRequest) Reset() {
 	*x = ListRulesRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1969,7 +2043,7 @@ func (x *ListRulesRequest) String() string {
 func (*ListRulesRequest) ProtoMessage() {}
 
 func (x *ListRulesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1982,7 +2056,7 @@ func (x *ListRulesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRulesRequest.ProtoReflect.Descriptor instead.
 func (*ListRulesRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 // ListRulesResponse is the rules that serve now.
@@ -2007,7 +2081,7 @@ type ListRulesResponse struct {
 
 func (x *ListRulesResponse) Reset() {
 	*x = ListRulesResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2019,7 +2093,7 @@ func (x *ListRulesResponse) String() string {
 func (*ListRulesResponse) ProtoMessage() {}
 
 func (x *ListRulesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2032,7 +2106,7 @@ func (x *ListRulesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRulesResponse.ProtoReflect.Descriptor instead.
 func (*ListRulesResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListRulesResponse) GetDomains() []*Domain {
@@ -2109,7 +2183,7 @@ type RulesPage struct {
 
 func (x *RulesPage) Reset() {
 	*x = RulesPage{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2121,7 +2195,7 @@ func (x *RulesPage) String() string {
 func (*RulesPage) ProtoMessage() {}
 
 func (x *RulesPage) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2134,7 +2208,7 @@ func (x *RulesPage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RulesPage.ProtoReflect.Descriptor instead.
 func (*RulesPage) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RulesPage) GetSources() []string {
@@ -2231,7 +2305,7 @@ type Domain struct {
 
 func (x *Domain) Reset() {
 	*x = Domain{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2243,7 +2317,7 @@ func (x *Domain) String() string {
 func (*Domain) ProtoMessage() {}
 
 func (x *Domain) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2256,7 +2330,7 @@ func (x *Domain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Domain.ProtoReflect.Descriptor instead.
 func (*Domain) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Domain) GetName() string {
@@ -2296,7 +2370,7 @@ type ReloadRequest struct {
 
 func (x *ReloadRequest) Reset() {
 	*x = ReloadRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2308,7 +2382,7 @@ func (x *ReloadRequest) String() string {
 func (*ReloadRequest) ProtoMessage() {}
 
 func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2321,7 +2395,7 @@ func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadRequest.ProtoReflect.Descriptor instead.
 func (*ReloadRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 // ReloadResponse is the outcome of a reload.
@@ -2341,7 +2415,7 @@ type ReloadResponse struct {
 
 func (x *ReloadResponse) Reset() {
 	*x = ReloadResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2353,7 +2427,7 @@ func (x *ReloadResponse) String() string {
 func (*ReloadResponse) ProtoMessage() {}
 
 func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2366,7 +2440,7 @@ func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadResponse.ProtoReflect.Descriptor instead.
 func (*ReloadResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ReloadResponse) GetLoaded() bool {
@@ -2406,7 +2480,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2418,7 +2492,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2431,7 +2505,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 // StatusResponse is the state of the process at one moment. All counts are since its start.
@@ -2453,7 +2527,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2465,7 +2539,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2478,7 +2552,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StatusResponse) GetNotReady() string {
@@ -2537,7 +2611,7 @@ type RequestsStatus struct {
 
 func (x *RequestsStatus) Reset() {
 	*x = RequestsStatus{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2549,7 +2623,7 @@ func (x *RequestsStatus) String() string {
 func (*RequestsStatus) ProtoMessage() {}
 
 func (x *RequestsStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2562,7 +2636,7 @@ func (x *RequestsStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestsStatus.ProtoReflect.Descriptor instead.
 func (*RequestsStatus) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RequestsStatus) GetPassed() uint64 {
@@ -2638,7 +2712,7 @@ type StoreStatus struct {
 
 func (x *StoreStatus) Reset() {
 	*x = StoreStatus{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2650,7 +2724,7 @@ func (x *StoreStatus) String() string {
 func (*StoreStatus) ProtoMessage() {}
 
 func (x *StoreStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2663,7 +2737,7 @@ func (x *StoreStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreStatus.ProtoReflect.Descriptor instead.
 func (*StoreStatus) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *StoreStatus) GetKind() string {
@@ -2756,7 +2830,7 @@ type Latency struct {
 
 func (x *Latency) Reset() {
 	*x = Latency{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2768,7 +2842,7 @@ func (x *Latency) String() string {
 func (*Latency) ProtoMessage() {}
 
 func (x *Latency) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2781,7 +2855,7 @@ func (x *Latency) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latency.ProtoReflect.Descriptor instead.
 func (*Latency) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Latency) GetBounds() []float64 {
@@ -2819,7 +2893,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2831,7 +2905,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2844,7 +2918,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *WatchRequest) GetDomain() string {
@@ -2904,7 +2978,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2916,7 +2990,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2929,7 +3003,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WatchResponse) GetRequests() []*WatchedRequest {
@@ -2974,7 +3048,7 @@ type WatchedRequest struct {
 
 func (x *WatchedRequest) Reset() {
 	*x = WatchedRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2986,7 +3060,7 @@ func (x *WatchedRequest) String() string {
 func (*WatchedRequest) ProtoMessage() {}
 
 func (x *WatchedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2999,7 +3073,7 @@ func (x *WatchedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchedRequest.ProtoReflect.Descriptor instead.
 func (*WatchedRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WatchedRequest) GetAt() *timestamppb.Timestamp {
@@ -3076,7 +3150,7 @@ type WatchedDescriptor struct {
 
 func (x *WatchedDescriptor) Reset() {
 	*x = WatchedDescriptor{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3088,7 +3162,7 @@ func (x *WatchedDescriptor) String() string {
 func (*WatchedDescriptor) ProtoMessage() {}
 
 func (x *WatchedDescriptor) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3101,7 +3175,7 @@ func (x *WatchedDescriptor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchedDescriptor.ProtoReflect.Descriptor instead.
 func (*WatchedDescriptor) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WatchedDescriptor) GetEntries() []*Entry {
@@ -3206,7 +3280,7 @@ type WatchedLimit struct {
 
 func (x *WatchedLimit) Reset() {
 	*x = WatchedLimit{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3218,7 +3292,7 @@ func (x *WatchedLimit) String() string {
 func (*WatchedLimit) ProtoMessage() {}
 
 func (x *WatchedLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3231,7 +3305,7 @@ func (x *WatchedLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchedLimit.ProtoReflect.Descriptor instead.
 func (*WatchedLimit) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WatchedLimit) GetKey() string {
@@ -3311,7 +3385,7 @@ type NearestMiss struct {
 
 func (x *NearestMiss) Reset() {
 	*x = NearestMiss{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3323,7 +3397,7 @@ func (x *NearestMiss) String() string {
 func (*NearestMiss) ProtoMessage() {}
 
 func (x *NearestMiss) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3336,7 +3410,7 @@ func (x *NearestMiss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NearestMiss.ProtoReflect.Descriptor instead.
 func (*NearestMiss) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *NearestMiss) GetRule() string {
@@ -3400,7 +3474,7 @@ type ListTopKeysRequest struct {
 
 func (x *ListTopKeysRequest) Reset() {
 	*x = ListTopKeysRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3412,7 +3486,7 @@ func (x *ListTopKeysRequest) String() string {
 func (*ListTopKeysRequest) ProtoMessage() {}
 
 func (x *ListTopKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3425,7 +3499,7 @@ func (x *ListTopKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTopKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListTopKeysRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ListTopKeysRequest) GetDomain() string {
@@ -3478,7 +3552,7 @@ type ListTopKeysResponse struct {
 
 func (x *ListTopKeysResponse) Reset() {
 	*x = ListTopKeysResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3490,7 +3564,7 @@ func (x *ListTopKeysResponse) String() string {
 func (*ListTopKeysResponse) ProtoMessage() {}
 
 func (x *ListTopKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3503,7 +3577,7 @@ func (x *ListTopKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTopKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListTopKeysResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListTopKeysResponse) GetKeys() []*TopKey {
@@ -3573,7 +3647,7 @@ type TopKey struct {
 
 func (x *TopKey) Reset() {
 	*x = TopKey{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3585,7 +3659,7 @@ func (x *TopKey) String() string {
 func (*TopKey) ProtoMessage() {}
 
 func (x *TopKey) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3598,7 +3672,7 @@ func (x *TopKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopKey.ProtoReflect.Descriptor instead.
 func (*TopKey) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *TopKey) GetKey() string {
@@ -3744,7 +3818,7 @@ type ListUsageRequest struct {
 
 func (x *ListUsageRequest) Reset() {
 	*x = ListUsageRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3756,7 +3830,7 @@ func (x *ListUsageRequest) String() string {
 func (*ListUsageRequest) ProtoMessage() {}
 
 func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3769,7 +3843,7 @@ func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageRequest.ProtoReflect.Descriptor instead.
 func (*ListUsageRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListUsageRequest) GetDomain() string {
@@ -3815,7 +3889,7 @@ type ListUsageResponse struct {
 
 func (x *ListUsageResponse) Reset() {
 	*x = ListUsageResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3827,7 +3901,7 @@ func (x *ListUsageResponse) String() string {
 func (*ListUsageResponse) ProtoMessage() {}
 
 func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3840,7 +3914,7 @@ func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageResponse.ProtoReflect.Descriptor instead.
 func (*ListUsageResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListUsageResponse) GetKeys() []*KeyUsage {
@@ -3887,7 +3961,7 @@ type KeyUsage struct {
 
 func (x *KeyUsage) Reset() {
 	*x = KeyUsage{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3899,7 +3973,7 @@ func (x *KeyUsage) String() string {
 func (*KeyUsage) ProtoMessage() {}
 
 func (x *KeyUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3912,7 +3986,7 @@ func (x *KeyUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyUsage.ProtoReflect.Descriptor instead.
 func (*KeyUsage) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *KeyUsage) GetKey() string {
@@ -4012,7 +4086,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4024,7 +4098,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4037,7 +4111,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Grant) GetId() string {
@@ -4231,7 +4305,7 @@ type GrantRequest struct {
 
 func (x *GrantRequest) Reset() {
 	*x = GrantRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4243,7 +4317,7 @@ func (x *GrantRequest) String() string {
 func (*GrantRequest) ProtoMessage() {}
 
 func (x *GrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4256,7 +4330,7 @@ func (x *GrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantRequest.ProtoReflect.Descriptor instead.
 func (*GrantRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *GrantRequest) GetGrant() *Grant {
@@ -4293,7 +4367,7 @@ type GrantResponse struct {
 
 func (x *GrantResponse) Reset() {
 	*x = GrantResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4305,7 +4379,7 @@ func (x *GrantResponse) String() string {
 func (*GrantResponse) ProtoMessage() {}
 
 func (x *GrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4318,7 +4392,7 @@ func (x *GrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantResponse.ProtoReflect.Descriptor instead.
 func (*GrantResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *GrantResponse) GetGrant() *Grant {
@@ -4401,7 +4475,7 @@ type GrantedLimit struct {
 
 func (x *GrantedLimit) Reset() {
 	*x = GrantedLimit{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4413,7 +4487,7 @@ func (x *GrantedLimit) String() string {
 func (*GrantedLimit) ProtoMessage() {}
 
 func (x *GrantedLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4426,7 +4500,7 @@ func (x *GrantedLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantedLimit.ProtoReflect.Descriptor instead.
 func (*GrantedLimit) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *GrantedLimit) GetKey() string {
@@ -4470,7 +4544,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4482,7 +4556,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4495,7 +4569,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ListGrantsRequest) GetDomain() string {
@@ -4529,7 +4603,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4541,7 +4615,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4554,7 +4628,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*Grant {
@@ -4598,7 +4672,7 @@ type RevokeRequest struct {
 
 func (x *RevokeRequest) Reset() {
 	*x = RevokeRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4610,7 +4684,7 @@ func (x *RevokeRequest) String() string {
 func (*RevokeRequest) ProtoMessage() {}
 
 func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4623,7 +4697,7 @@ func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *RevokeRequest) GetId() string {
@@ -4653,7 +4727,7 @@ type RevokeResponse struct {
 
 func (x *RevokeResponse) Reset() {
 	*x = RevokeResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4665,7 +4739,7 @@ func (x *RevokeResponse) String() string {
 func (*RevokeResponse) ProtoMessage() {}
 
 func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4678,7 +4752,7 @@ func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
 func (*RevokeResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{49}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *RevokeResponse) GetGrant() *Grant {
@@ -4708,7 +4782,7 @@ type SetLogLevelRequest struct {
 
 func (x *SetLogLevelRequest) Reset() {
 	*x = SetLogLevelRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4720,7 +4794,7 @@ func (x *SetLogLevelRequest) String() string {
 func (*SetLogLevelRequest) ProtoMessage() {}
 
 func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4733,7 +4807,7 @@ func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelRequest.ProtoReflect.Descriptor instead.
 func (*SetLogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{50}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *SetLogLevelRequest) GetLevel() string {
@@ -4763,7 +4837,7 @@ type SetLogLevelResponse struct {
 
 func (x *SetLogLevelResponse) Reset() {
 	*x = SetLogLevelResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4775,7 +4849,7 @@ func (x *SetLogLevelResponse) String() string {
 func (*SetLogLevelResponse) ProtoMessage() {}
 
 func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4788,7 +4862,7 @@ func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelResponse.ProtoReflect.Descriptor instead.
 func (*SetLogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{51}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *SetLogLevelResponse) GetLevel() string {
@@ -4822,7 +4896,7 @@ type ReleaseHolderResponse_Release struct {
 
 func (x *ReleaseHolderResponse_Release) Reset() {
 	*x = ReleaseHolderResponse_Release{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4834,7 +4908,7 @@ func (x *ReleaseHolderResponse_Release) String() string {
 func (*ReleaseHolderResponse_Release) ProtoMessage() {}
 
 func (x *ReleaseHolderResponse_Release) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4847,7 +4921,7 @@ func (x *ReleaseHolderResponse_Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseHolderResponse_Release.ProtoReflect.Descriptor instead.
 func (*ReleaseHolderResponse_Release) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{18, 0}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{19, 0}
 }
 
 func (x *ReleaseHolderResponse_Release) GetLimit() *Limit {
@@ -4895,7 +4969,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\aentries\x18\x01 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x17\n" +
 	"\x04hits\x18\x02 \x01(\rH\x00R\x04hits\x88\x01\x01\x122\n" +
 	"\x05limit\x18\x03 \x01(\v2\x1c.weir.admin.v1.LimitOverrideR\x05limitB\a\n" +
-	"\x05_hits\"\xcc\x04\n" +
+	"\x05_hits\"\x86\x05\n" +
 	"\x05Limit\x12\x1c\n" +
 	"\talgorithm\x18\x01 \x01(\tR\talgorithm\x12*\n" +
 	"\x11requests_per_unit\x18\x02 \x01(\rR\x0frequestsPerUnit\x121\n" +
@@ -4915,7 +4989,11 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\awarn_at\x18\x14 \x03(\rR\x06warnAt\x12\x1c\n" +
 	"\talignment\x18\x15 \x01(\tR\talignment\x12\x14\n" +
 	"\x05money\x18\x16 \x01(\bR\x05money\x12,\n" +
-	"\x06prices\x18\x17 \x01(\v2\x14.weir.admin.v1.TableR\x06prices\"G\n" +
+	"\x06prices\x18\x17 \x01(\v2\x14.weir.admin.v1.TableR\x06prices\x128\n" +
+	"\alearned\x18\x1a \x01(\v2\x1e.weir.admin.v1.LearnedEstimateR\alearned\"G\n" +
+	"\x0fLearnedEstimate\x12\x1a\n" +
+	"\bquantile\x18\x01 \x01(\rR\bquantile\x12\x18\n" +
+	"\aceiling\x18\x02 \x01(\rR\aceiling\"G\n" +
 	"\x05Table\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x16\n" +
 	"\x06values\x18\x02 \x01(\rR\x06values\x12\x12\n" +
@@ -4951,7 +5029,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x16\n" +
 	"\x06listed\x18\x03 \x01(\bR\x06listed\x12\x16\n" +
 	"\x06number\x18\x04 \x01(\x04R\x06number\x12/\n" +
-	"\aholders\x18\x05 \x03(\v2\x15.weir.admin.v1.HolderR\aholders\"\xbf\x04\n" +
+	"\aholders\x18\x05 \x03(\v2\x15.weir.admin.v1.HolderR\aholders\"\xea\x04\n" +
 	"\x10LimitExplanation\x12*\n" +
 	"\x05limit\x18\x01 \x01(\v2\x14.weir.admin.v1.LimitR\x05limit\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x18\n" +
@@ -4970,7 +5048,8 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x06source\x18\f \x01(\tR\x06source\x12!\n" +
 	"\fwindow_start\x18\r \x01(\tR\vwindowStart\x12\x1d\n" +
 	"\n" +
-	"window_end\x18\x0e \x01(\tR\twindowEnd\"\x88\x01\n" +
+	"window_end\x18\x0e \x01(\tR\twindowEnd\x12)\n" +
+	"\x10learned_estimate\x18\x11 \x01(\rR\x0flearnedEstimate\"\x88\x01\n" +
 	"\x04Step\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +
@@ -5306,7 +5385,7 @@ func file_weir_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_weir_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_weir_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_weir_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
 var file_weir_admin_v1_admin_proto_goTypes = []any{
 	(Unit)(0),                             // 0: weir.admin.v1.Unit
 	(HolderStatus)(0),                     // 1: weir.admin.v1.HolderStatus
@@ -5316,183 +5395,185 @@ var file_weir_admin_v1_admin_proto_goTypes = []any{
 	(*LimitOverride)(nil),                 // 5: weir.admin.v1.LimitOverride
 	(*Descriptor)(nil),                    // 6: weir.admin.v1.Descriptor
 	(*Limit)(nil),                         // 7: weir.admin.v1.Limit
-	(*Table)(nil),                         // 8: weir.admin.v1.Table
-	(*Rule)(nil),                          // 9: weir.admin.v1.Rule
-	(*Holder)(nil),                        // 10: weir.admin.v1.Holder
-	(*Holders)(nil),                       // 11: weir.admin.v1.Holders
-	(*LimitExplanation)(nil),              // 12: weir.admin.v1.LimitExplanation
-	(*Step)(nil),                          // 13: weir.admin.v1.Step
-	(*DescriptorExplanation)(nil),         // 14: weir.admin.v1.DescriptorExplanation
-	(*ExplainRequest)(nil),                // 15: weir.admin.v1.ExplainRequest
-	(*ExplainResponse)(nil),               // 16: weir.admin.v1.ExplainResponse
-	(*ResetRequest)(nil),                  // 17: weir.admin.v1.ResetRequest
-	(*ResetResponse)(nil),                 // 18: weir.admin.v1.ResetResponse
-	(*ListHoldersRequest)(nil),            // 19: weir.admin.v1.ListHoldersRequest
-	(*ListHoldersResponse)(nil),           // 20: weir.admin.v1.ListHoldersResponse
-	(*ReleaseHolderRequest)(nil),          // 21: weir.admin.v1.ReleaseHolderRequest
-	(*ReleaseHolderResponse)(nil),         // 22: weir.admin.v1.ReleaseHolderResponse
-	(*ListRulesRequest)(nil),              // 23: weir.admin.v1.ListRulesRequest
-	(*ListRulesResponse)(nil),             // 24: weir.admin.v1.ListRulesResponse
-	(*RulesPage)(nil),                     // 25: weir.admin.v1.RulesPage
-	(*Domain)(nil),                        // 26: weir.admin.v1.Domain
-	(*ReloadRequest)(nil),                 // 27: weir.admin.v1.ReloadRequest
-	(*ReloadResponse)(nil),                // 28: weir.admin.v1.ReloadResponse
-	(*StatusRequest)(nil),                 // 29: weir.admin.v1.StatusRequest
-	(*StatusResponse)(nil),                // 30: weir.admin.v1.StatusResponse
-	(*RequestsStatus)(nil),                // 31: weir.admin.v1.RequestsStatus
-	(*StoreStatus)(nil),                   // 32: weir.admin.v1.StoreStatus
-	(*Latency)(nil),                       // 33: weir.admin.v1.Latency
-	(*WatchRequest)(nil),                  // 34: weir.admin.v1.WatchRequest
-	(*WatchResponse)(nil),                 // 35: weir.admin.v1.WatchResponse
-	(*WatchedRequest)(nil),                // 36: weir.admin.v1.WatchedRequest
-	(*WatchedDescriptor)(nil),             // 37: weir.admin.v1.WatchedDescriptor
-	(*WatchedLimit)(nil),                  // 38: weir.admin.v1.WatchedLimit
-	(*NearestMiss)(nil),                   // 39: weir.admin.v1.NearestMiss
-	(*ListTopKeysRequest)(nil),            // 40: weir.admin.v1.ListTopKeysRequest
-	(*ListTopKeysResponse)(nil),           // 41: weir.admin.v1.ListTopKeysResponse
-	(*TopKey)(nil),                        // 42: weir.admin.v1.TopKey
-	(*ListUsageRequest)(nil),              // 43: weir.admin.v1.ListUsageRequest
-	(*ListUsageResponse)(nil),             // 44: weir.admin.v1.ListUsageResponse
-	(*KeyUsage)(nil),                      // 45: weir.admin.v1.KeyUsage
-	(*Grant)(nil),                         // 46: weir.admin.v1.Grant
-	(*GrantRequest)(nil),                  // 47: weir.admin.v1.GrantRequest
-	(*GrantResponse)(nil),                 // 48: weir.admin.v1.GrantResponse
-	(*GrantedLimit)(nil),                  // 49: weir.admin.v1.GrantedLimit
-	(*ListGrantsRequest)(nil),             // 50: weir.admin.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),            // 51: weir.admin.v1.ListGrantsResponse
-	(*RevokeRequest)(nil),                 // 52: weir.admin.v1.RevokeRequest
-	(*RevokeResponse)(nil),                // 53: weir.admin.v1.RevokeResponse
-	(*SetLogLevelRequest)(nil),            // 54: weir.admin.v1.SetLogLevelRequest
-	(*SetLogLevelResponse)(nil),           // 55: weir.admin.v1.SetLogLevelResponse
-	(*ReleaseHolderResponse_Release)(nil), // 56: weir.admin.v1.ReleaseHolderResponse.Release
-	(*durationpb.Duration)(nil),           // 57: google.protobuf.Duration
-	(*structpb.Struct)(nil),               // 58: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),         // 59: google.protobuf.Timestamp
+	(*LearnedEstimate)(nil),               // 8: weir.admin.v1.LearnedEstimate
+	(*Table)(nil),                         // 9: weir.admin.v1.Table
+	(*Rule)(nil),                          // 10: weir.admin.v1.Rule
+	(*Holder)(nil),                        // 11: weir.admin.v1.Holder
+	(*Holders)(nil),                       // 12: weir.admin.v1.Holders
+	(*LimitExplanation)(nil),              // 13: weir.admin.v1.LimitExplanation
+	(*Step)(nil),                          // 14: weir.admin.v1.Step
+	(*DescriptorExplanation)(nil),         // 15: weir.admin.v1.DescriptorExplanation
+	(*ExplainRequest)(nil),                // 16: weir.admin.v1.ExplainRequest
+	(*ExplainResponse)(nil),               // 17: weir.admin.v1.ExplainResponse
+	(*ResetRequest)(nil),                  // 18: weir.admin.v1.ResetRequest
+	(*ResetResponse)(nil),                 // 19: weir.admin.v1.ResetResponse
+	(*ListHoldersRequest)(nil),            // 20: weir.admin.v1.ListHoldersRequest
+	(*ListHoldersResponse)(nil),           // 21: weir.admin.v1.ListHoldersResponse
+	(*ReleaseHolderRequest)(nil),          // 22: weir.admin.v1.ReleaseHolderRequest
+	(*ReleaseHolderResponse)(nil),         // 23: weir.admin.v1.ReleaseHolderResponse
+	(*ListRulesRequest)(nil),              // 24: weir.admin.v1.ListRulesRequest
+	(*ListRulesResponse)(nil),             // 25: weir.admin.v1.ListRulesResponse
+	(*RulesPage)(nil),                     // 26: weir.admin.v1.RulesPage
+	(*Domain)(nil),                        // 27: weir.admin.v1.Domain
+	(*ReloadRequest)(nil),                 // 28: weir.admin.v1.ReloadRequest
+	(*ReloadResponse)(nil),                // 29: weir.admin.v1.ReloadResponse
+	(*StatusRequest)(nil),                 // 30: weir.admin.v1.StatusRequest
+	(*StatusResponse)(nil),                // 31: weir.admin.v1.StatusResponse
+	(*RequestsStatus)(nil),                // 32: weir.admin.v1.RequestsStatus
+	(*StoreStatus)(nil),                   // 33: weir.admin.v1.StoreStatus
+	(*Latency)(nil),                       // 34: weir.admin.v1.Latency
+	(*WatchRequest)(nil),                  // 35: weir.admin.v1.WatchRequest
+	(*WatchResponse)(nil),                 // 36: weir.admin.v1.WatchResponse
+	(*WatchedRequest)(nil),                // 37: weir.admin.v1.WatchedRequest
+	(*WatchedDescriptor)(nil),             // 38: weir.admin.v1.WatchedDescriptor
+	(*WatchedLimit)(nil),                  // 39: weir.admin.v1.WatchedLimit
+	(*NearestMiss)(nil),                   // 40: weir.admin.v1.NearestMiss
+	(*ListTopKeysRequest)(nil),            // 41: weir.admin.v1.ListTopKeysRequest
+	(*ListTopKeysResponse)(nil),           // 42: weir.admin.v1.ListTopKeysResponse
+	(*TopKey)(nil),                        // 43: weir.admin.v1.TopKey
+	(*ListUsageRequest)(nil),              // 44: weir.admin.v1.ListUsageRequest
+	(*ListUsageResponse)(nil),             // 45: weir.admin.v1.ListUsageResponse
+	(*KeyUsage)(nil),                      // 46: weir.admin.v1.KeyUsage
+	(*Grant)(nil),                         // 47: weir.admin.v1.Grant
+	(*GrantRequest)(nil),                  // 48: weir.admin.v1.GrantRequest
+	(*GrantResponse)(nil),                 // 49: weir.admin.v1.GrantResponse
+	(*GrantedLimit)(nil),                  // 50: weir.admin.v1.GrantedLimit
+	(*ListGrantsRequest)(nil),             // 51: weir.admin.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),            // 52: weir.admin.v1.ListGrantsResponse
+	(*RevokeRequest)(nil),                 // 53: weir.admin.v1.RevokeRequest
+	(*RevokeResponse)(nil),                // 54: weir.admin.v1.RevokeResponse
+	(*SetLogLevelRequest)(nil),            // 55: weir.admin.v1.SetLogLevelRequest
+	(*SetLogLevelResponse)(nil),           // 56: weir.admin.v1.SetLogLevelResponse
+	(*ReleaseHolderResponse_Release)(nil), // 57: weir.admin.v1.ReleaseHolderResponse.Release
+	(*durationpb.Duration)(nil),           // 58: google.protobuf.Duration
+	(*structpb.Struct)(nil),               // 59: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),         // 60: google.protobuf.Timestamp
 }
 var file_weir_admin_v1_admin_proto_depIdxs = []int32{
 	0,   // 0: weir.admin.v1.LimitOverride.unit:type_name -> weir.admin.v1.Unit
 	4,   // 1: weir.admin.v1.Descriptor.entries:type_name -> weir.admin.v1.Entry
 	5,   // 2: weir.admin.v1.Descriptor.limit:type_name -> weir.admin.v1.LimitOverride
-	57,  // 3: weir.admin.v1.Limit.period:type_name -> google.protobuf.Duration
-	57,  // 4: weir.admin.v1.Limit.at_most:type_name -> google.protobuf.Duration
-	8,   // 5: weir.admin.v1.Limit.table:type_name -> weir.admin.v1.Table
-	8,   // 6: weir.admin.v1.Limit.prices:type_name -> weir.admin.v1.Table
-	7,   // 7: weir.admin.v1.Rule.limits:type_name -> weir.admin.v1.Limit
-	58,  // 8: weir.admin.v1.Rule.metadata:type_name -> google.protobuf.Struct
-	59,  // 9: weir.admin.v1.Holder.begun_at:type_name -> google.protobuf.Timestamp
-	59,  // 10: weir.admin.v1.Holder.until:type_name -> google.protobuf.Timestamp
-	7,   // 11: weir.admin.v1.Holders.limit:type_name -> weir.admin.v1.Limit
-	10,  // 12: weir.admin.v1.Holders.holders:type_name -> weir.admin.v1.Holder
-	7,   // 13: weir.admin.v1.LimitExplanation.limit:type_name -> weir.admin.v1.Limit
-	57,  // 14: weir.admin.v1.LimitExplanation.retry_after:type_name -> google.protobuf.Duration
-	57,  // 15: weir.admin.v1.LimitExplanation.reset_after:type_name -> google.protobuf.Duration
-	11,  // 16: weir.admin.v1.LimitExplanation.holders:type_name -> weir.admin.v1.Holders
-	10,  // 17: weir.admin.v1.LimitExplanation.holder:type_name -> weir.admin.v1.Holder
-	1,   // 18: weir.admin.v1.LimitExplanation.holder_status:type_name -> weir.admin.v1.HolderStatus
-	46,  // 19: weir.admin.v1.LimitExplanation.grant:type_name -> weir.admin.v1.Grant
-	9,   // 20: weir.admin.v1.DescriptorExplanation.rule:type_name -> weir.admin.v1.Rule
-	12,  // 21: weir.admin.v1.DescriptorExplanation.limits:type_name -> weir.admin.v1.LimitExplanation
-	13,  // 22: weir.admin.v1.DescriptorExplanation.steps:type_name -> weir.admin.v1.Step
-	46,  // 23: weir.admin.v1.DescriptorExplanation.grant:type_name -> weir.admin.v1.Grant
-	39,  // 24: weir.admin.v1.DescriptorExplanation.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	6,   // 25: weir.admin.v1.ExplainRequest.descriptors:type_name -> weir.admin.v1.Descriptor
-	14,  // 26: weir.admin.v1.ExplainResponse.descriptors:type_name -> weir.admin.v1.DescriptorExplanation
-	26,  // 27: weir.admin.v1.ExplainResponse.domain:type_name -> weir.admin.v1.Domain
-	6,   // 28: weir.admin.v1.ResetRequest.descriptors:type_name -> weir.admin.v1.Descriptor
-	4,   // 29: weir.admin.v1.ListHoldersRequest.entries:type_name -> weir.admin.v1.Entry
-	9,   // 30: weir.admin.v1.ListHoldersResponse.rule:type_name -> weir.admin.v1.Rule
-	11,  // 31: weir.admin.v1.ListHoldersResponse.limits:type_name -> weir.admin.v1.Holders
-	4,   // 32: weir.admin.v1.ReleaseHolderRequest.entries:type_name -> weir.admin.v1.Entry
-	56,  // 33: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
-	26,  // 34: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
-	59,  // 35: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	59,  // 36: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
-	59,  // 37: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
-	59,  // 38: weir.admin.v1.RulesPage.unconfirmed_since:type_name -> google.protobuf.Timestamp
-	9,   // 39: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
-	9,   // 40: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
-	31,  // 41: weir.admin.v1.StatusResponse.requests:type_name -> weir.admin.v1.RequestsStatus
-	32,  // 42: weir.admin.v1.StatusResponse.store:type_name -> weir.admin.v1.StoreStatus
-	25,  // 43: weir.admin.v1.StatusResponse.loads:type_name -> weir.admin.v1.RulesPage
-	33,  // 44: weir.admin.v1.RequestsStatus.latency:type_name -> weir.admin.v1.Latency
-	59,  // 45: weir.admin.v1.StoreStatus.since:type_name -> google.protobuf.Timestamp
-	33,  // 46: weir.admin.v1.StoreStatus.latency:type_name -> weir.admin.v1.Latency
-	4,   // 47: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
-	2,   // 48: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
-	36,  // 49: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
-	59,  // 50: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
-	57,  // 51: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
-	37,  // 52: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
-	4,   // 53: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
-	2,   // 54: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
-	38,  // 55: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
-	39,  // 56: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	7,   // 57: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
-	57,  // 58: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
-	57,  // 59: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
-	3,   // 60: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
-	57,  // 61: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
-	42,  // 62: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
-	57,  // 63: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
-	4,   // 64: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
-	7,   // 65: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
-	57,  // 66: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
-	5,   // 67: weir.admin.v1.TopKey.override:type_name -> weir.admin.v1.LimitOverride
-	45,  // 68: weir.admin.v1.ListUsageResponse.keys:type_name -> weir.admin.v1.KeyUsage
-	59,  // 69: weir.admin.v1.ListUsageResponse.since:type_name -> google.protobuf.Timestamp
-	4,   // 70: weir.admin.v1.KeyUsage.entries:type_name -> weir.admin.v1.Entry
-	7,   // 71: weir.admin.v1.KeyUsage.limit:type_name -> weir.admin.v1.Limit
-	59,  // 72: weir.admin.v1.KeyUsage.until:type_name -> google.protobuf.Timestamp
-	4,   // 73: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
-	59,  // 74: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
-	59,  // 75: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
-	59,  // 76: weir.admin.v1.Grant.from:type_name -> google.protobuf.Timestamp
-	46,  // 77: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
-	46,  // 78: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
-	46,  // 79: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
-	9,   // 80: weir.admin.v1.GrantResponse.rule:type_name -> weir.admin.v1.Rule
-	39,  // 81: weir.admin.v1.GrantResponse.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	49,  // 82: weir.admin.v1.GrantResponse.limits:type_name -> weir.admin.v1.GrantedLimit
-	7,   // 83: weir.admin.v1.GrantedLimit.before:type_name -> weir.admin.v1.Limit
-	7,   // 84: weir.admin.v1.GrantedLimit.after:type_name -> weir.admin.v1.Limit
-	46,  // 85: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
-	46,  // 86: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
-	7,   // 87: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
-	10,  // 88: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
-	1,   // 89: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
-	15,  // 90: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
-	17,  // 91: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
-	23,  // 92: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
-	19,  // 93: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
-	21,  // 94: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
-	34,  // 95: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
-	43,  // 96: weir.admin.v1.AdminService.ListUsage:input_type -> weir.admin.v1.ListUsageRequest
-	40,  // 97: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
-	47,  // 98: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
-	50,  // 99: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
-	52,  // 100: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
-	54,  // 101: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
-	29,  // 102: weir.admin.v1.AdminService.Status:input_type -> weir.admin.v1.StatusRequest
-	27,  // 103: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
-	16,  // 104: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
-	18,  // 105: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
-	24,  // 106: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
-	20,  // 107: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
-	22,  // 108: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
-	35,  // 109: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
-	44,  // 110: weir.admin.v1.AdminService.ListUsage:output_type -> weir.admin.v1.ListUsageResponse
-	41,  // 111: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
-	48,  // 112: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
-	51,  // 113: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
-	53,  // 114: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
-	55,  // 115: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
-	30,  // 116: weir.admin.v1.AdminService.Status:output_type -> weir.admin.v1.StatusResponse
-	28,  // 117: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
-	104, // [104:118] is the sub-list for method output_type
-	90,  // [90:104] is the sub-list for method input_type
-	90,  // [90:90] is the sub-list for extension type_name
-	90,  // [90:90] is the sub-list for extension extendee
-	0,   // [0:90] is the sub-list for field type_name
+	58,  // 3: weir.admin.v1.Limit.period:type_name -> google.protobuf.Duration
+	58,  // 4: weir.admin.v1.Limit.at_most:type_name -> google.protobuf.Duration
+	9,   // 5: weir.admin.v1.Limit.table:type_name -> weir.admin.v1.Table
+	9,   // 6: weir.admin.v1.Limit.prices:type_name -> weir.admin.v1.Table
+	8,   // 7: weir.admin.v1.Limit.learned:type_name -> weir.admin.v1.LearnedEstimate
+	7,   // 8: weir.admin.v1.Rule.limits:type_name -> weir.admin.v1.Limit
+	59,  // 9: weir.admin.v1.Rule.metadata:type_name -> google.protobuf.Struct
+	60,  // 10: weir.admin.v1.Holder.begun_at:type_name -> google.protobuf.Timestamp
+	60,  // 11: weir.admin.v1.Holder.until:type_name -> google.protobuf.Timestamp
+	7,   // 12: weir.admin.v1.Holders.limit:type_name -> weir.admin.v1.Limit
+	11,  // 13: weir.admin.v1.Holders.holders:type_name -> weir.admin.v1.Holder
+	7,   // 14: weir.admin.v1.LimitExplanation.limit:type_name -> weir.admin.v1.Limit
+	58,  // 15: weir.admin.v1.LimitExplanation.retry_after:type_name -> google.protobuf.Duration
+	58,  // 16: weir.admin.v1.LimitExplanation.reset_after:type_name -> google.protobuf.Duration
+	12,  // 17: weir.admin.v1.LimitExplanation.holders:type_name -> weir.admin.v1.Holders
+	11,  // 18: weir.admin.v1.LimitExplanation.holder:type_name -> weir.admin.v1.Holder
+	1,   // 19: weir.admin.v1.LimitExplanation.holder_status:type_name -> weir.admin.v1.HolderStatus
+	47,  // 20: weir.admin.v1.LimitExplanation.grant:type_name -> weir.admin.v1.Grant
+	10,  // 21: weir.admin.v1.DescriptorExplanation.rule:type_name -> weir.admin.v1.Rule
+	13,  // 22: weir.admin.v1.DescriptorExplanation.limits:type_name -> weir.admin.v1.LimitExplanation
+	14,  // 23: weir.admin.v1.DescriptorExplanation.steps:type_name -> weir.admin.v1.Step
+	47,  // 24: weir.admin.v1.DescriptorExplanation.grant:type_name -> weir.admin.v1.Grant
+	40,  // 25: weir.admin.v1.DescriptorExplanation.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	6,   // 26: weir.admin.v1.ExplainRequest.descriptors:type_name -> weir.admin.v1.Descriptor
+	15,  // 27: weir.admin.v1.ExplainResponse.descriptors:type_name -> weir.admin.v1.DescriptorExplanation
+	27,  // 28: weir.admin.v1.ExplainResponse.domain:type_name -> weir.admin.v1.Domain
+	6,   // 29: weir.admin.v1.ResetRequest.descriptors:type_name -> weir.admin.v1.Descriptor
+	4,   // 30: weir.admin.v1.ListHoldersRequest.entries:type_name -> weir.admin.v1.Entry
+	10,  // 31: weir.admin.v1.ListHoldersResponse.rule:type_name -> weir.admin.v1.Rule
+	12,  // 32: weir.admin.v1.ListHoldersResponse.limits:type_name -> weir.admin.v1.Holders
+	4,   // 33: weir.admin.v1.ReleaseHolderRequest.entries:type_name -> weir.admin.v1.Entry
+	57,  // 34: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
+	27,  // 35: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
+	60,  // 36: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	60,  // 37: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
+	60,  // 38: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
+	60,  // 39: weir.admin.v1.RulesPage.unconfirmed_since:type_name -> google.protobuf.Timestamp
+	10,  // 40: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
+	10,  // 41: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
+	32,  // 42: weir.admin.v1.StatusResponse.requests:type_name -> weir.admin.v1.RequestsStatus
+	33,  // 43: weir.admin.v1.StatusResponse.store:type_name -> weir.admin.v1.StoreStatus
+	26,  // 44: weir.admin.v1.StatusResponse.loads:type_name -> weir.admin.v1.RulesPage
+	34,  // 45: weir.admin.v1.RequestsStatus.latency:type_name -> weir.admin.v1.Latency
+	60,  // 46: weir.admin.v1.StoreStatus.since:type_name -> google.protobuf.Timestamp
+	34,  // 47: weir.admin.v1.StoreStatus.latency:type_name -> weir.admin.v1.Latency
+	4,   // 48: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
+	2,   // 49: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
+	37,  // 50: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
+	60,  // 51: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
+	58,  // 52: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
+	38,  // 53: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
+	4,   // 54: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
+	2,   // 55: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
+	39,  // 56: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
+	40,  // 57: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	7,   // 58: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
+	58,  // 59: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
+	58,  // 60: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
+	3,   // 61: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
+	58,  // 62: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
+	43,  // 63: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
+	58,  // 64: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
+	4,   // 65: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
+	7,   // 66: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
+	58,  // 67: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
+	5,   // 68: weir.admin.v1.TopKey.override:type_name -> weir.admin.v1.LimitOverride
+	46,  // 69: weir.admin.v1.ListUsageResponse.keys:type_name -> weir.admin.v1.KeyUsage
+	60,  // 70: weir.admin.v1.ListUsageResponse.since:type_name -> google.protobuf.Timestamp
+	4,   // 71: weir.admin.v1.KeyUsage.entries:type_name -> weir.admin.v1.Entry
+	7,   // 72: weir.admin.v1.KeyUsage.limit:type_name -> weir.admin.v1.Limit
+	60,  // 73: weir.admin.v1.KeyUsage.until:type_name -> google.protobuf.Timestamp
+	4,   // 74: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
+	60,  // 75: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
+	60,  // 76: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
+	60,  // 77: weir.admin.v1.Grant.from:type_name -> google.protobuf.Timestamp
+	47,  // 78: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
+	47,  // 79: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
+	47,  // 80: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
+	10,  // 81: weir.admin.v1.GrantResponse.rule:type_name -> weir.admin.v1.Rule
+	40,  // 82: weir.admin.v1.GrantResponse.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	50,  // 83: weir.admin.v1.GrantResponse.limits:type_name -> weir.admin.v1.GrantedLimit
+	7,   // 84: weir.admin.v1.GrantedLimit.before:type_name -> weir.admin.v1.Limit
+	7,   // 85: weir.admin.v1.GrantedLimit.after:type_name -> weir.admin.v1.Limit
+	47,  // 86: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
+	47,  // 87: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
+	7,   // 88: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
+	11,  // 89: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
+	1,   // 90: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
+	16,  // 91: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
+	18,  // 92: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
+	24,  // 93: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
+	20,  // 94: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
+	22,  // 95: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
+	35,  // 96: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
+	44,  // 97: weir.admin.v1.AdminService.ListUsage:input_type -> weir.admin.v1.ListUsageRequest
+	41,  // 98: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
+	48,  // 99: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
+	51,  // 100: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
+	53,  // 101: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
+	55,  // 102: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
+	30,  // 103: weir.admin.v1.AdminService.Status:input_type -> weir.admin.v1.StatusRequest
+	28,  // 104: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
+	17,  // 105: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
+	19,  // 106: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
+	25,  // 107: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
+	21,  // 108: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
+	23,  // 109: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
+	36,  // 110: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
+	45,  // 111: weir.admin.v1.AdminService.ListUsage:output_type -> weir.admin.v1.ListUsageResponse
+	42,  // 112: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
+	49,  // 113: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
+	52,  // 114: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
+	54,  // 115: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
+	56,  // 116: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
+	31,  // 117: weir.admin.v1.AdminService.Status:output_type -> weir.admin.v1.StatusResponse
+	29,  // 118: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
+	105, // [105:119] is the sub-list for method output_type
+	91,  // [91:105] is the sub-list for method input_type
+	91,  // [91:91] is the sub-list for extension type_name
+	91,  // [91:91] is the sub-list for extension extendee
+	0,   // [0:91] is the sub-list for field type_name
 }
 
 func init() { file_weir_admin_v1_admin_proto_init() }
@@ -5501,24 +5582,24 @@ func file_weir_admin_v1_admin_proto_init() {
 		return
 	}
 	file_weir_admin_v1_admin_proto_msgTypes[2].OneofWrappers = []any{}
-	file_weir_admin_v1_admin_proto_msgTypes[17].OneofWrappers = []any{
+	file_weir_admin_v1_admin_proto_msgTypes[18].OneofWrappers = []any{
 		(*ReleaseHolderRequest_Name)(nil),
 		(*ReleaseHolderRequest_Id)(nil),
 	}
-	file_weir_admin_v1_admin_proto_msgTypes[42].OneofWrappers = []any{
+	file_weir_admin_v1_admin_proto_msgTypes[43].OneofWrappers = []any{
 		(*Grant_RequestsPerUnit)(nil),
 		(*Grant_Factor)(nil),
 		(*Grant_Unlimited)(nil),
 		(*Grant_Add)(nil),
 	}
-	file_weir_admin_v1_admin_proto_msgTypes[50].OneofWrappers = []any{}
+	file_weir_admin_v1_admin_proto_msgTypes[51].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_weir_admin_v1_admin_proto_rawDesc), len(file_weir_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   53,
+			NumMessages:   54,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

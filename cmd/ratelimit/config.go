@@ -223,6 +223,7 @@ func (c *config) finishRedis() {
 	c.Store.Redis = &c.Redis
 	prefix := c.Redis.Prefix
 	c.Redis.Prefix += redisstore.DefaultPrefix
+	c.Redis.HashTag = descriptors.KeyBase
 	if !c.OriginalKeys {
 		return
 	}

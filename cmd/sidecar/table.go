@@ -231,7 +231,7 @@ func countSettings(c *config) []setting {
 			"prefix of every key in Redis",
 		},
 		{
-			"redis-hash-tag", "none", settings.OneOf(&c.Redis.HashTag, []string{"none", "domain"}, nil, descriptors.KeyDomain),
+			"redis-hash-tag", "none", settings.OneOf(&c.Redis.HashTag, []string{"none", "domain"}, descriptors.KeyBase, descriptors.KeyDomain),
 			"part of a key that decides its slot in a cluster: domain makes each request atomic, and loads " +
 				"one node per domain",
 		},

@@ -89,6 +89,26 @@ func KeyDomain(key []byte) []byte {
 	return domain
 }
 
+// KeyBase returns domain and entries of a key that either AppendKey made, as a part of key: all but
+// "#token_bucket/1s" of the key above. All limits of a rule share that part. For other texts it
+// returns nil.
+func KeyBase(key []byte) []byte {
+	_, mark, rest := cutText(key)
+	for mark == ':' && len(rest) > 0 && rest[0] == '|' {
+		if _, mark, rest = cutText(rest[1:]); mark != ':' || len(rest) == 0 || rest[0] != '=' {
+			return nil
+		}
+		if _, mark, rest = cutText(rest[1:]); mark == '*' {
+			mark = ':' // a pattern
+		}
+	}
+	if mark != ':' || len(rest) == 0 || rest[0] != '#' {
+		return nil
+	}
+	base := len(key) - len(rest)
+	return key[:base:base]
+}
+
 // ReadableKey returns the entries in a key that either AppendKey made, for people: "path=/search,
 // client_id=c1" of the key above. A value that shares its count with others is the pattern. Any
 // other text, and a key without entries, stays as it is.

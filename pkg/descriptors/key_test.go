@@ -181,6 +181,24 @@ func FuzzKeyDomain(f *testing.F) {
 	})
 }
 
+func TestTheBaseOfAKeyNamesDomainAndEntries(t *testing.T) {
+	for key, want := range map[string]string{
+		"4:edge|4:path=7:/search|9:client_id=2:c1#token_bucket/1s": "4:edge|4:path=7:/search|9:client_id=2:c1",
+		"4:edge|4:plan=6*free_*#fixed_window/1d.2":                 "4:edge|4:plan=6*free_*",
+		"4:edge|1:a=3:x#y#concurrency/cut":                         "4:edge|1:a=3:x#y",
+		"4:edge#concurrency":                                       "4:edge",
+		"4:edge|1:a=1:b":                                           "",
+		"4:edge|1*a=1:b#x":                                         "",
+		"4:edge|1:a#x":                                             "",
+		"4*edge#x":                                                 "",
+		"nonsense#x":                                               "",
+	} {
+		if got := KeyBase([]byte(key)); string(got) != want || cap(got) != len(got) {
+			t.Errorf("%s: got %q, want %q", key, got, want)
+		}
+	}
+}
+
 func TestLimitsHaveTheSameKeyOnlyWithAlgorithmPeriodAndOrdinal(t *testing.T) {
 	type same struct {
 		algorithm algorithms.Algorithm

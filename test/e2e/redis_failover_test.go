@@ -91,7 +91,7 @@ func clusterURL(c *parts.Cluster) string {
 func slotOf(t *testing.T, c *parts.Cluster, prefix, key, value string) int {
 	t.Helper()
 	for _, node := range c.Nodes {
-		message, err := node.Do(parts.Soon(t), "KEYS", prefix+"*"+key+"*"+value+"#*")
+		message, err := node.Do(parts.Soon(t), "KEYS", prefix+"*"+key+"*"+value+"[}#]*")
 		if err != nil {
 			t.Fatal(err)
 		}

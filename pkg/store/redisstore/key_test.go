@@ -51,6 +51,7 @@ func namings() []*Store {
 		unconnected(names{prefix: "weir:", cluster: true}),
 		unconnected(names{cluster: true}),
 		unconnected(names{prefix: "weir:", hashTag: domain, cluster: true}),
+		unconnected(names{prefix: "weir:", hashTag: func([]byte) []byte { return []byte("edge") }, cluster: true}),
 		unconnected(names{prefix: "}", hashTag: domain, cluster: true}),
 		unconnected(names{prefix: "{a}", cluster: true}),
 		unconnected(names{prefix: "{", cluster: true}),
@@ -78,10 +79,12 @@ func TestNamesAreReadable(t *testing.T) {
 		Limit: algorithms.Limit{Algorithm: algorithms.TokenBucket, Period: time.Second},
 	}
 	tagged := unconnected(names{prefix: "a:", hashTag: func([]byte) []byte { return []byte("edge") }, cluster: true})
+	based := unconnected(names{prefix: "a:", hashTag: func(key []byte) []byte { return key[:23] }, cluster: true})
 	for _, test := range []struct {
 		store *Store
 		name  string
 	}{
+		{based, "a:{4:edge|4:path=7:/search}#token_bucket/1s;2;1000000"},
 		{unconnected(names{prefix: "weir:"}), "weir:4:edge|4:path=7:/search#token_bucket/1s;2;1000000"},
 		{unconnected(names{prefix: "weir:", cluster: true}), "weir:4:edge|4:path=7:/search#token_bucket/1s;2;1000000"},
 		{tagged, "a:{edge}:4:edge|4:path=7:/search#token_bucket/1s;2;1000000"},

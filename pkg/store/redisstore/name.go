@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"bytes"
 	"encoding/base64"
 	"math"
 	"math/rand/v2"
@@ -47,7 +48,8 @@ type names struct {
 // appendName appends the name of the state of a charge at an instant, and reports whether the state
 // is a counter. In a cluster a text in braces chooses the slot, so a client could choose with
 // braces in a request. Empty braces in front prevent that: the whole name counts then, as without
-// braces. Names of counters are as other programs write them.
+// braces. A tag that is the beginning of the key gets the braces where it stands, unless a brace in
+// it would end the tag. Names of counters are as other programs write them.
 func (n *names) appendName(dst []byte, c *store.Charge, at algorithms.Instant) (name []byte, counter bool) {
 	if !n.cluster || c.Hold == nil { // see appendBook
 		if dst, counter = n.appendCounter(dst, c, at); counter {
@@ -59,8 +61,11 @@ func (n *names) appendName(dst []byte, c *store.Charge, at algorithms.Instant) (
 		switch {
 		case strings.Contains(n.prefix, "{"):
 		case n.hashTag != nil:
-			tag := len(dst) + 1
-			dst = append(append(dst, '{'), n.hashTag(c.Key)...)
+			tag, text := len(dst)+1, n.hashTag(c.Key)
+			dst = append(append(dst, '{'), text...)
+			if len(text) > 0 && bytes.HasPrefix(c.Key, text) && !slices.Contains(text, '}') {
+				return appendEnd(append(append(dst, '}'), c.Key[len(text):]...), c), false
+			}
 			for i, b := range dst[tag:] {
 				if b == '}' {
 					dst[tag+i] = ')' // a brace would end the tag; any slot will do if it is always the same
@@ -76,8 +81,11 @@ func (n *names) appendName(dst []byte, c *store.Charge, at algorithms.Instant) (
 
 // appendKey appends a charge's key, algorithm, and period in microseconds. The last two fields are
 // digits only, so no two states have the same name.
-func appendKey(dst []byte, c *store.Charge) []byte {
-	dst = append(append(dst, c.Key...), ';')
+func appendKey(dst []byte, c *store.Charge) []byte { return appendEnd(append(dst, c.Key...), c) }
+
+// appendEnd is appendKey without the key.
+func appendEnd(dst []byte, c *store.Charge) []byte {
+	dst = append(dst, ';')
 	dst = strconv.AppendUint(dst, uint64(c.Limit.Algorithm), 10)
 	return strconv.AppendInt(append(dst, ';'), int64(c.Limit.Period/Granularity), 10)
 }

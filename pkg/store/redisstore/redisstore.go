@@ -51,7 +51,7 @@ const (
 type Options struct {
 	Target   Target
 	Prefix   string                  // of every key; "" means DefaultPrefix
-	HashTag  func(key []byte) []byte // the part of a Charge.Key that chooses the slot in a cluster; nil: the whole key
+	HashTag  func(key []byte) []byte // the part of a Charge.Key that chooses the slot in a cluster; nil: the whole name
 	Counters Counters                // fixed windows that other programs count, too
 	Seconds  *Target                 // of limits of a second; nil: these lie on Target
 	Timeout  time.Duration           // wait for an answer of a request without a deadline; 0 means DefaultTimeout

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"bytes"
 	"slices"
 	"testing"
 	"time"
@@ -14,6 +15,17 @@ func TestRedisstoreKeepsTheContract(t *testing.T) {
 
 func TestRedisstoreKeepsTheContractInACluster(t *testing.T) {
 	contract(t, urlOf("redis-cluster", sharedCluster(t).Addresses()...), Options{}, 0, carryCases()...) // two keys lie in two slots
+}
+
+// All limits of a key lie in one slot, as package descriptors names keys.
+func TestRedisstoreKeepsTheContractWithAKeyInOneSlotOfACluster(t *testing.T) {
+	contract(t, urlOf("redis-cluster", sharedCluster(t).Addresses()...), Options{
+		HashTag: func(key []byte) []byte {
+			base, _, _ := bytes.Cut(key, []byte("#"))
+			return base
+		},
+	}, 0, // a denied request with keys in two slots stays counted under the limits before
+		"random_changes_of_limits_are_decided_as_a_plain_second_store_decides_them")
 }
 
 func TestRedisstoreKeepsTheContractInOneSlotOfACluster(t *testing.T) {

@@ -236,14 +236,17 @@ func (g *Log) since(l Limit, mark *Log, now Instant) (hits uint64) {
 }
 
 // Life returns the longest time from a charge under the limit to the instant from which its key is
-// idle.
-func Life(l Limit) time.Duration {
+// idle. Excess is how hits above the limit may count.
+func Life(l Limit, excess Excess) time.Duration {
 	switch {
 	case l.Algorithm.HasCalendar():
 		return 3 * l.Period // which is the nominal length of a window
 	case l.Algorithm == SlidingWindowLog || l.Requests == 0:
 		return l.Period
 	}
-	s, _ := Take(l, State{}, 0, MaxHits, true)
+	s := State{}
+	for range MaxOwed / MaxHits {
+		s, _ = Charge(l, s, 0, MaxHits, excess)
+	}
 	return IdleAt(l, s).Sub(0)
 }

@@ -66,11 +66,10 @@ func lifeOf(l *descriptors.Limit) time.Duration {
 	if l.Table() != nil {
 		return 2 * descriptors.Year.Duration()
 	}
-	life := algorithms.Life(l.Limit)
-	if l.AtMost > 0 && !l.Algorithm.HasWindows() { // an end may leave a debt for longer
-		life += 24 * time.Hour
+	if l.AtMost > 0 { // an end may leave any debt
+		return min(algorithms.Life(l.Limit, algorithms.Owe), 10*algorithms.MaxPeriod)
 	}
-	return life
+	return algorithms.Life(l.Limit, algorithms.Count)
 }
 
 // formersOf returns the limits that a limit of a rule has replaced, the oldest first.

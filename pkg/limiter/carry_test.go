@@ -71,6 +71,24 @@ func TestAReloadWithAnotherPeriodKeepsWhatWasUsed(t *testing.T) {
 	})
 }
 
+// A debt lasts as long as its limit takes to pay it, also for a key that nobody asks for days.
+func TestADebtOfManyDaysCarriesOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		held := func(limit string) string { return ruleWith(limit + ", hold: {begin: r, end: d, at_most: 1m}") }
+		f := reloading(t, held("algorithm: token_bucket, unit: hour, requests_per_unit: 10"))
+		f.spend("user=a,d=1", 10+10*24*3) // a debt of three days
+		f.rules(held("algorithm: token_bucket, unit: day, requests_per_unit: 240"))
+		time.Sleep(2 * 24 * time.Hour)
+		if f.spend("user=a,r=2", 1) {
+			t.Error("a begin passed although a day of debt is left")
+		}
+		time.Sleep(24*time.Hour + 10*time.Minute) // a token comes in six
+		if !f.spend("user=a,r=3", 1) {
+			t.Error("a begin is denied although the debt is paid")
+		}
+	})
+}
+
 func TestAReloadThereAndBackMakesNoHitFree(t *testing.T) {
 	window := "unit: minute, requests_per_unit: 50"
 	synctest.Test(t, func(t *testing.T) {

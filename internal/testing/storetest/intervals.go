@@ -47,7 +47,7 @@ type changing struct {
 	admitted []admission
 }
 
-// view is the limits of a process: the newest one, and those that it has replaced.
+// view is the limits of a process: the newest one, and the limits before.
 type view struct {
 	at      int // in limits
 	formers []replaced
@@ -90,7 +90,7 @@ func (w *changing) change(a algorithms.Algorithm) {
 		formers = append(slices.Clone(w.now.formers), replaced{w.limits[w.now.at], now})
 	}
 	formers = slices.DeleteFunc(formers, func(f replaced) bool {
-		return keyOf(w.key, f.limit) == keyOf(w.key, l) || now > f.at.Add(rollout+algorithms.Life(f.limit))
+		return keyOf(w.key, f.limit) == keyOf(w.key, l) || now > f.at.Add(rollout+algorithms.Life(f.limit, algorithms.Count))
 	})
 	w.apart = append(w.apart, now >= w.changed.Add(rollout))
 	w.was, w.now, w.changed = w.now, view{len(w.limits), formers[max(0, len(formers)-3):]}, now
@@ -106,7 +106,8 @@ func keyOf(key string, l algorithms.Limit) string {
 	return fmt.Sprint(keyUnder(key, l), s.FirstHit, s.At)
 }
 
-// charge lets some time pass, mostly little, and takes hits. It returns an interval with too many.
+// charge lets some time pass, mostly little, and takes hits. The result is an interval with too
+// many; "" without one.
 func (w *changing) charge(t *testing.T) string {
 	v := w.now
 	if len(w.limits) > 1 && w.e.Now() < w.changed.Add(rollout) && w.r.IntN(3) == 0 {
@@ -119,7 +120,7 @@ func (w *changing) charge(t *testing.T) string {
 	c.CountRejected = w.r.IntN(8) == 0
 	c.Hits = []int64{1, 1, 2, 5, int64(l.Capacity())}[w.r.IntN(5)]
 	for _, f := range v.formers {
-		if now < f.at.Add(rollout+algorithms.Life(f.limit)) {
+		if now < f.at.Add(rollout+algorithms.Life(f.limit, algorithms.Count)) {
 			both := now < f.at.Add(rollout)
 			c.Before = append(c.Before, store.Former{Key: []byte(keyOf(w.key, f.limit)), Limit: f.limit, Both: both})
 			c.Exact = c.Exact || both
@@ -176,10 +177,10 @@ type bound struct {
 	several bool // more than one change, or processes that go on with two rules
 }
 
-// most returns the bound in an interval of length d. After one change: the largest capacity, the
-// gain of the largest rate, and the limits of the windows once more, as each of them can end.
-// Where processes go on with two rules, and after several changes, limits forget in turns, and a
-// small one between two others keeps no more hits than its capacity: so all add up.
+// most returns the bound in an interval of length d. After one change it is the largest capacity,
+// the gain of the largest rate, and the limits of the windows once more: each window can end. Where
+// processes go on with two rules, limits forget in turns. A small limit between two others keeps no
+// more hits than its capacity. So then all limits add up.
 func (b *bound) most(d time.Duration) uint64 {
 	capacity, gain, sum, ends := uint64(0), uint64(0), uint64(0), uint64(0)
 	for _, l := range b.limits {

@@ -31,11 +31,17 @@ const long = time.Hour
 // left asks without hits, and returns the rest of the limit of a user.
 func (c client) left(t *testing.T, domain, user string) int {
 	t.Helper()
+	return c.leftBy(t, domain, user, "request")
+}
+
+// leftBy is left by a descriptor with the entry key for a holder that nobody has begun.
+func (c client) leftBy(t *testing.T, domain, user, key string) int {
+	t.Helper()
 	response, err := c.service.ShouldRateLimit(parts.Soon(t), &ratelimitv3.RateLimitRequest{
 		Domain: domain,
 		Descriptors: []*commonv3.RateLimitDescriptor{{
 			Entries: []*commonv3.RateLimitDescriptor_Entry{
-				{Key: "user", Value: user}, {Key: descriptors.UsageKey, Value: descriptors.NoUsage}, {Key: "request", Value: "a question"},
+				{Key: "user", Value: user}, {Key: descriptors.UsageKey, Value: descriptors.NoUsage}, {Key: key, Value: "a question"},
 			},
 			HitsAddend: wrapperspb.UInt64(0),
 		}},

@@ -186,6 +186,7 @@ func TestTheBaseOfAKeyNamesDomainAndEntries(t *testing.T) {
 		"4:edge|4:path=7:/search|9:client_id=2:c1#token_bucket/1s": "4:edge|4:path=7:/search|9:client_id=2:c1",
 		"4:edge|4:plan=6*free_*#fixed_window/1d.2":                 "4:edge|4:plan=6*free_*",
 		"4:edge|1:a=3:x#y#concurrency/cut":                         "4:edge|1:a=3:x#y",
+		"4:edge|1:a=3:x#y#token_bucket/1s/learned/a#b}|1:c=1:d#e":  "4:edge|1:a=3:x#y",
 		"4:edge#concurrency":                                       "4:edge",
 		"4:edge|1:a=1:b":                                           "",
 		"4:edge|1*a=1:b#x":                                         "",

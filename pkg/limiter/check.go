@@ -103,6 +103,9 @@ func (l *Limiter) finish(r *Request, v *Verdict, admitted bool, err error) error
 	if v.notes {
 		l.note(r, v)
 	}
+	if v.cuts {
+		v.waitForSlots()
+	}
 	if len(v.parts.holds) > 0 && l.estimates.Load() != nil {
 		l.learned(v)
 	}
@@ -171,6 +174,9 @@ func (l *Limiter) charges(set *ruleSet, r *Request, v *Verdict) error {
 	}
 	if l.options.Quota {
 		v.quotas()
+	}
+	if v.cuts {
+		v.passSlots()
 	}
 	v.link()
 	if v.TellSource = v.TellSource || l.options.Remembered; v.TellSource || v.notes {

@@ -1,7 +1,9 @@
 package limiter
 
 import (
+	"bytes"
 	"context"
+	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -37,6 +39,7 @@ func (v *Verdict) slot(c *store.Charge) store.Charge {
 func (v *Verdict) cut(limit *descriptors.Limit) {
 	n := len(v.charges) - 1
 	c, t := &v.charges[n], &v.terms[n]
+	v.cuts = true
 	c.Hits = int64(c.Limit.Capacity())
 	estimate := uint32(t.hits)
 	t.hits = c.Hits
@@ -50,6 +53,38 @@ func (v *Verdict) cut(limit *descriptors.Limit) {
 	v.terms = append(v.terms, term{limit: &v.limits[len(v.limits)-1], hits: 1, hold: int32(len(v.parts.holds)), cut: estimate})
 }
 
+// passSlots frees the slots of ends whose keys have a begin in the same request that takes one. Ends
+// are the first charges of a transaction.
+func (v *Verdict) passSlots() {
+	all := len(v.charges)
+	for i := range all {
+		if v.terms[i].cut == 0 {
+			continue
+		}
+		for n := range all {
+			end := &v.charges[n]
+			if end.Hold == nil || end.Hold.Phase != algorithms.HoldEnd || !bytes.Equal(end.Key, v.charges[i-1].Key) {
+				continue
+			}
+			slot := v.slot(end)
+			v.parts.holds = append(v.parts.holds, *end.Hold)
+			slot.Hits, slot.Hold = 0, &v.parts.holds[len(v.parts.holds)-1]
+			v.charges = append(v.charges, slot)
+			v.terms = append(v.terms, term{limit: v.terms[i].limit, hold: int32(len(v.parts.holds)), frees: true})
+		}
+	}
+}
+
+// waitForSlots makes the wait for a slot that is taken the wait for its limit, at least a second: an
+// end usually frees the slot long before its at_most.
+func (v *Verdict) waitForSlots() {
+	for i := range v.charges {
+		if d := &v.decisions[i]; v.terms[i].cut > 0 && !d.Allowed {
+			d.RetryAfter = min(d.RetryAfter, max(v.decisions[i-1].RetryAfter, time.Second))
+		}
+	}
+}
+
 // frees makes the next transaction of v free slots, and reports whether there are any. An end frees
 // the slot of its holder, unless the holder has held less than the limit, or was denied. A begin
 // frees its slot again if it holds nothing new: as a repeat, or denied while its request passes.
@@ -58,7 +93,7 @@ func (v *Verdict) frees() bool {
 		return false
 	}
 	c := &v.choice
-	c.charges, c.index, c.holds, c.freed = c.charges[:0], c.index[:0], c.holds[:0], true
+	c.charges, c.index, c.holds, c.freed, c.late = c.charges[:0], c.index[:0], c.holds[:0], true, false
 	for i := range v.charges {
 		charge, t := &v.charges[i], &v.terms[i]
 		if t.hold == 0 || t.cut > 0 || charge.Limit.Algorithm == algorithms.Concurrency {
@@ -96,6 +131,22 @@ func (v *Verdict) slotOnly(i int) bool {
 	return took && (begin == nil || begin.Was.Status == algorithms.HoldHeld || !v.decisions[i].Allowed)
 }
 
+// late reports whether a transaction that has failed frees slots, and goes to the store once more.
+// Then the end of the request's context does not matter: the store bounds its waits itself.
+func (v *Verdict) late() bool {
+	again := v.choice.freed && !v.choice.late
+	v.choice.late = again
+	return again
+}
+
+// within returns the context of a further transaction.
+func (c *choice) within(ctx context.Context) context.Context {
+	if c.late {
+		return context.WithoutCancel(ctx)
+	}
+	return ctx
+}
+
 // further returns the error of the request for an error of a further transaction. A slot that was
 // not freed is free at its at_most.
 func (v *Verdict) further(err error) error {
@@ -107,7 +158,11 @@ func (v *Verdict) further(err error) error {
 
 // takeFurther takes the next transaction of v.
 func (l *Limiter) takeFurther(ctx context.Context, v *Verdict) error {
-	_, err := l.take(ctx, v, v.choice.charges, v.choice.decisions)
+	c := &v.choice
+	_, err := l.take(ctx, v, c.charges, c.decisions)
+	if err != nil && v.late() {
+		_, err = l.take(c.within(ctx), v, c.charges, c.decisions)
+	}
 	return err
 }
 

@@ -1,6 +1,7 @@
 package limiter_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,8 +12,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirproxy/weir/internal/testing/must"
+	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store"
+	"github.com/weirproxy/weir/pkg/store/memstore"
 )
 
 const cutRules = `domain: edge
@@ -97,6 +100,17 @@ func TestAnEstimateAboveTheLimitIsCutToTheLimit(t *testing.T) {
 			{[]string{"bucket=a,d=1 hits=50"}, "OK ok:50/100"},
 			{[]string{"wait 1m0s"}, ""},
 			{[]string{"bucket=a,r=2 hits=5000"}, "OK ok:0/100"},
+		},
+		"the next one comes with the end of the first": {
+			{[]string{"bucket=a,r=1 hits=5000"}, "OK ok:0/100"},
+			{[]string{"wait 2m0s"}, ""},
+			{[]string{"bucket=a,d=1 hits=100", "bucket=a,r=2 hits=5000"}, "OK ok:100/100 ok:0/100"},
+			{[]string{"wait 2m0s"}, ""},
+			{[]string{"bucket=a,r=3 hits=5000"}, "OVER over:0/100"}, // the second one has the slot
+			{[]string{"bucket=a,r=3 hits=5000", "bucket=a,d=2 hits=100"}, "OK ok:0/100 ok:100/100"},
+			{[]string{"bucket=b,r=4 hits=5000"}, "OK ok:0/100"},
+			{[]string{"wait 2m0s"}, ""},
+			{[]string{"bucket=b,r=5 hits=5000", "bucket=a,d=3 hits=100"}, "OVER over:0/100 ok:100/100"}, // an end of another key
 		},
 		"a probe and a repeat": {
 			{[]string{"bucket=a,r=1 hits=0"}, "OK ok:100/100"},
@@ -198,6 +212,68 @@ descriptors:
 		var v limiter.Verdict
 		if err := f.Check(t.Context(), both("r=4 hits=300"), &v); err != nil || v.OverLimit || fmt.Sprint(slices.Collect(v.WithRoom())) != "[od]" {
 			t.Errorf("after an end: %v, over limit %t, room in %v", err, v.OverLimit, slices.Collect(v.WithRoom()))
+		}
+	})
+}
+
+// impatient is a store of which callers do not wait for a second transaction: their contexts end.
+type impatient struct {
+	*memstore.Store
+
+	cancel context.CancelFunc
+}
+
+func (s *impatient) TakeNow([]store.Charge, []algorithms.Decision) (admitted, decided bool) {
+	return false, false
+}
+
+func (s *impatient) TakeAll(all []store.Transaction, decided func([]int)) {
+	for i := range all {
+		t := &all[i]
+		if t.Err = t.Ctx.Err(); t.Err == nil {
+			t.Admitted, _ = s.Store.TakeNow(t.Charges, t.Decisions)
+		}
+		s.cancel()
+		decided([]int{i})
+	}
+}
+
+func TestASlotIsFreedAlsoForACallerThatWaitsNoLonger(t *testing.T) {
+	s := &impatient{Store: must.Get(memstore.New(memstore.Options{}))(t)}
+	defer s.Close()
+	f := newFixtureOn(t, s, cutRules, limiter.Options{})
+	for i, ask := range []string{"window=a,r=1 hits=5000", "window=a,d=1 hits=0", "window=a,r=2 hits=5000", "window=a,d=2 hits=0", "window=a,r=3 hits=5000"} {
+		var ctx context.Context
+		ctx, s.cancel = context.WithCancel(t.Context())
+		var v limiter.Verdict
+		q := limiter.Questions{All: []limiter.Question{{Ctx: ctx, Request: request("edge", ask), Verdict: &v}}}
+		if i < 2 {
+			q.All[0].Err = f.Check(ctx, q.All[0].Request, &v)
+		} else {
+			f.CheckAll(&q, func([]int) {})
+		}
+		if err := q.All[0].Err; err != nil || v.OverLimit {
+			t.Errorf("%s: over limit %t, error %v", ask, v.OverLimit, err)
+		}
+		s.cancel()
+	}
+}
+
+func TestADeniedSlotTellsTheWaitOfItsLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, cutRules)
+		wait := func(ask string) time.Duration {
+			var v limiter.Verdict
+			must.Do(t, f.Check(t.Context(), request("edge", ask), &v))
+			return v.Statuses[0].Decision.RetryAfter
+		}
+		wait("bucket=a,r=1 hits=5000")
+		if got := wait("bucket=a,r=2 hits=5000"); got != time.Minute {
+			t.Errorf("%v while the bucket is empty; want a minute", got)
+		}
+		time.Sleep(2 * time.Minute)
+		if got := wait("bucket=a,r=2 hits=5000"); got != time.Second {
+			t.Errorf("%v while the bucket is full, and the slot is taken; want a second", got)
 		}
 	})
 }

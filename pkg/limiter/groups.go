@@ -45,6 +45,7 @@ type choice struct {
 	begun     bool
 	admitted  bool           // by the first transaction
 	freed     bool           // the last transaction has freed slots, see frees
+	late      bool           // and failed
 	charges   []store.Charge // of the next transaction
 	decisions []algorithms.Decision
 	index     []int        // of charges, in Verdict.charges
@@ -245,13 +246,13 @@ func (l *Limiter) takeAllFurther(q *Questions, decided func(indexes []int)) {
 	for len(q.more) > 0 {
 		for _, i := range q.more {
 			c := &q.All[i].Verdict.choice
-			q.rest.Pass(i, store.Transaction{Ctx: q.All[i].Ctx, Charges: c.charges, Decisions: c.decisions})
+			q.rest.Pass(i, store.Transaction{Ctx: c.within(q.All[i].Ctx), Charges: c.charges, Decisions: c.decisions})
 		}
 		q.more = q.more[:0]
 		q.rest.Take(l.store, func(i, _ int, answer *store.Transaction) bool {
 			one := &q.All[i]
 			v := one.Verdict
-			if answer.Err == nil && v.again(v.choice.admitted) {
+			if answer.Err == nil && v.again(v.choice.admitted) || answer.Err != nil && v.late() {
 				q.more = append(q.more, i)
 				return false
 			}

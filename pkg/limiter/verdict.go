@@ -43,6 +43,7 @@ type Verdict struct {
 	noGrants  bool                // grants do not count, and nothing is learned
 	explains  bool                // nothing is charged, and each key that learns is asked
 	notes     bool                // a limit of the charges has warn_at
+	cuts      bool                // an estimate was cut
 	choice    choice              // among Groups
 	usage     descriptors.Usage   // of the descriptor while its charges are added
 }
@@ -66,10 +67,11 @@ type term struct {
 	cut   uint32 // of a slot: the estimate of the charge before, which was cut
 
 	learns int32 // of a key that learns: 1 + index of the charge that it learns for; 0: none
+	frees  bool  // the slot of an end, which a begin of the request takes
 }
 
 // aside reports whether a charge is no limit, but stands beside one.
-func (t *term) aside() bool { return t.cut > 0 || t.learns > 0 }
+func (t *term) aside() bool { return t.cut > 0 || t.learns > 0 || t.frees }
 
 // Outcome is the treatment of a descriptor.
 type Outcome uint8
@@ -120,7 +122,7 @@ type DescriptorStatus struct {
 }
 
 func (v *Verdict) reset() {
-	v.OverLimit, v.SoftBreach, v.notes, v.choice.freed = false, false, false, false
+	v.OverLimit, v.SoftBreach, v.notes, v.cuts, v.choice.freed = false, false, false, false, false
 	v.Statuses, v.charges = v.Statuses[:0], v.charges[:0]
 	v.keys, v.limits = v.keys[:0], v.limits[:0]
 	v.terms, v.replaced, v.parts.holds, v.parts.formers, v.parts.lessons, v.Groups = v.terms[:0], v.replaced[:0], v.parts.holds[:0], v.parts.formers[:0], v.parts.lessons[:0], v.Groups[:0]

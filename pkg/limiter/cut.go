@@ -75,7 +75,7 @@ func (v *Verdict) passSlots() {
 	}
 }
 
-// waitForSlots makes the wait for a slot that is taken the wait for its limit, at least a second: an
+// waitForSlots makes the wait for a slot that is taken the wait for its limit, at least a second. An
 // end usually frees the slot long before its at_most.
 func (v *Verdict) waitForSlots() {
 	for i := range v.charges {

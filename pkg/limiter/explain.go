@@ -22,6 +22,7 @@ type LimitState struct {
 	Never    bool         // see DescriptorStatus.Never
 	Grant    *Grant       // changed Limit; nil without a grant
 	Learned  uint32       // hits: the estimate that the key has learned, before the ceiling; 0: none yet
+	NoPrice  bool         // the limit has no price for the model of the descriptor
 	Source   store.Source // of Decision; zero where the store does not say
 
 	Hold    *store.Hold   // the holder of the descriptor as it is now, see Hold.Was; nil without one
@@ -64,6 +65,11 @@ func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error
 			state := LimitState{
 				Limit: *of.limit, Key: string(c.Key), Decision: v.decisions[n], Never: !v.decisions[n].Allowed && v.never(n),
 				Grant: of.grant, Source: v.parts.states[n].Source, Hold: c.Hold,
+			}
+			if of.limit.Prices() && of.hold > 0 {
+				usage, _ := descriptors.ParseUsage(s.Rule.Usage(r.Descriptors[i].Entries)) // read before
+				_, known := of.limit.Cost(&usage)
+				state.NoPrice = !known
 			}
 			if c.Hold != nil {
 				held, err := l.holders(ctx, c, of.limit, 1)

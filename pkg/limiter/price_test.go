@@ -165,6 +165,19 @@ func TestAPricedDecisionDoesNotAllocate(t *testing.T) {
 	}
 }
 
+func TestAnExplanationSaysThatAModelHasNoPrice(t *testing.T) {
+	f := newPriced(t, limiter.Options{})
+	for ask, want := range map[string]bool{
+		"team=a,usage=10/0/0/0/small,r=2": false, "team=a,usage=10/0/0/0/large,r=2": true, "team=a,usage=10/0/0/0/large,d=2": true,
+		"all=a,usage=10/0/0/0/large,r=2": false, "team=a,usage=0/0/0/0/large,d=2": false,
+	} {
+		all := must.Get(f.Explain(t.Context(), request("edge", ask)))(t)
+		if got := all[0].Limits[0].NoPrice; got != want {
+			t.Errorf("%s: no price %t; want %t", ask, got, want)
+		}
+	}
+}
+
 func TestAPricedRuleIsExplainedResetAndReleasedWithoutAUsage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newPriced(t, limiter.Options{})

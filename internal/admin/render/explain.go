@@ -92,6 +92,7 @@ func explanation(d *descriptors.Domain, entries []descriptors.Entry, e *limiter.
 			Never:      l.Never,
 
 			LearnedEstimate: l.Learned,
+			NoPrice:         l.NoPrice,
 		}
 		explained.WindowStart, explained.WindowEnd = window(&l.Limit, l.Decision, time.Now())
 		if l.Hold != nil {

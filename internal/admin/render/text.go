@@ -53,7 +53,11 @@ func ExplanationText(domain string, r *adminv1.ExplainResponse, states bool) str
 				line("table", "%s", tableText(t, l.GetLimit().GetTableLine()))
 			}
 			if t := l.GetLimit().GetPrices(); t != nil {
-				line("prices", "%s", t.GetFile())
+				without := ""
+				if l.GetNoPrice() {
+					without = ": no price for the model, so a begin is denied, and an end changes nothing"
+				}
+				line("prices", "%s%s", t.GetFile(), without)
 			}
 			if l.GetWindowEnd() != "" {
 				line("window", "%s to %s", l.GetWindowStart(), l.GetWindowEnd())

@@ -177,8 +177,8 @@ type bound struct {
 	several bool // more than one change, or processes that go on with two rules
 }
 
-// most returns the bound in an interval of length d. After one change it is the largest capacity,
-// the gain of the largest rate, and the limits of the windows once more: each window can end. Where
+// most returns the bound in an interval of length d. After one change it is the largest capacity
+// and the gain of the largest rate, and each limit of a window, as the window can end. Where
 // processes go on with two rules, limits forget in turns. A small limit between two others keeps no
 // more hits than its capacity. So then all limits add up.
 func (b *bound) most(d time.Duration) uint64 {

@@ -1181,8 +1181,10 @@ type LimitExplanation struct {
 	// The estimate that the key has learned for the model of the descriptor, in hits; at most the ceiling counts. 0: the key has not seen
 	// enough ends, or the limit does not learn.
 	LearnedEstimate uint32 `protobuf:"varint,17,opt,name=learned_estimate,json=learnedEstimate,proto3" json:"learned_estimate,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Whether the table of prices has no price for the model of the descriptor: a begin is then denied, and an end changes nothing.
+	NoPrice       bool `protobuf:"varint,18,opt,name=no_price,json=noPrice,proto3" json:"no_price,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LimitExplanation) Reset() {
@@ -1318,6 +1320,13 @@ func (x *LimitExplanation) GetLearnedEstimate() uint32 {
 		return x.LearnedEstimate
 	}
 	return 0
+}
+
+func (x *LimitExplanation) GetNoPrice() bool {
+	if x != nil {
+		return x.NoPrice
+	}
+	return false
 }
 
 // Step is the search for one entry of a descriptor among the rules of a domain.
@@ -5029,7 +5038,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x16\n" +
 	"\x06listed\x18\x03 \x01(\bR\x06listed\x12\x16\n" +
 	"\x06number\x18\x04 \x01(\x04R\x06number\x12/\n" +
-	"\aholders\x18\x05 \x03(\v2\x15.weir.admin.v1.HolderR\aholders\"\xea\x04\n" +
+	"\aholders\x18\x05 \x03(\v2\x15.weir.admin.v1.HolderR\aholders\"\x85\x05\n" +
 	"\x10LimitExplanation\x12*\n" +
 	"\x05limit\x18\x01 \x01(\v2\x14.weir.admin.v1.LimitR\x05limit\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x18\n" +
@@ -5049,7 +5058,8 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\fwindow_start\x18\r \x01(\tR\vwindowStart\x12\x1d\n" +
 	"\n" +
 	"window_end\x18\x0e \x01(\tR\twindowEnd\x12)\n" +
-	"\x10learned_estimate\x18\x11 \x01(\rR\x0flearnedEstimate\"\x88\x01\n" +
+	"\x10learned_estimate\x18\x11 \x01(\rR\x0flearnedEstimate\x12\x19\n" +
+	"\bno_price\x18\x12 \x01(\bR\anoPrice\"\x88\x01\n" +
 	"\x04Step\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +

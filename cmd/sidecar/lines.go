@@ -63,7 +63,7 @@ type request struct {
 }
 
 // parseRequest reads "request <client> <timestamp> [hits]", or "begin <client> <timestamp> <holder>
-// [hits]", or the same with end.
+// [hits]", or the same with end or pair.
 func parseRequest(line []byte, unit time.Duration) (request, error) {
 	var fields [6][]byte // one more than there may be
 	n := 0
@@ -76,10 +76,13 @@ func parseRequest(line []byte, unit time.Duration) (request, error) {
 	}
 	form, own, q := "request <client> <timestamp> [hits]", 0, request{client: fields[1], hits: 1}
 	switch word := string(fields[0]); word {
-	case "begin", "end":
+	case "begin", "end", "pair":
 		form, own, q.holder = word+" <client> <timestamp> <holder> [hits]", 1, fields[3]
-		if q.phase = algorithms.HoldEnd; word == "begin" {
+		switch q.phase = algorithms.HoldEnd; word {
+		case "begin":
 			q.phase = algorithms.HoldBegin
+		case "pair":
+			q.phase = algorithms.HoldPair
 		}
 	case "request":
 	default:
@@ -127,7 +130,7 @@ func excerpt(text []byte) string {
 // appendJSON appends a request and its decision as one JSON object. Bytes of the client that are no
 // UTF-8 become U+FFFD.
 func appendJSON(dst []byte, q request, d algorithms.Decision, never bool) []byte {
-	event := [...]string{0: "", algorithms.HoldBegin: "begin", algorithms.HoldEnd: "end"}[q.phase]
+	event := [...]string{0: "", algorithms.HoldBegin: "begin", algorithms.HoldEnd: "end", algorithms.HoldPair: "pair"}[q.phase]
 	line := struct {
 		Event      string         `json:"event,omitempty"`
 		Holder     string         `json:"holder,omitempty"`

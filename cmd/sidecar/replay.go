@@ -369,9 +369,9 @@ type holdEnd struct {
 func (r *replay) fits(q request) error {
 	switch {
 	case q.phase != 0 && r.atMost == 0:
-		return errors.New("a begin or an end needs --at-most")
+		return errors.New("a begin, an end or a pair needs --at-most")
 	case q.phase == 0 && r.limit.Algorithm == algorithms.Concurrency:
-		return errors.New("concurrency has no requests without a holder: must be begin or end")
+		return errors.New("concurrency has no requests without a holder: must be begin, end or pair")
 	}
 	return nil
 }
@@ -381,6 +381,9 @@ func (r *replay) fits(q request) error {
 func (r *replay) hold(c *client, q request) algorithms.Decision {
 	c.holds.expire(c.last)
 	was := c.holds.known[string(q.holder)]
+	if q.phase == algorithms.HoldPair && was.Status == algorithms.HoldHeld {
+		q.phase = algorithms.HoldEnd
+	}
 	e := was.Effect(q.phase, r.limit, q.hits)
 	var d algorithms.Decision
 	switch slots := r.limit.Algorithm == algorithms.Concurrency; {

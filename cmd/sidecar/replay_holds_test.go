@@ -61,12 +61,17 @@ func compareWithStore(t *testing.T, a algorithms.Algorithm, seed uint64) {
 		}
 		c := store.Charge{Key: []byte(q.Client), Limit: limit, Hits: q.Hits}
 		holder := string(rune('r' + r.IntN(6)))
-		switch phase := algorithms.HoldPhase(r.IntN(3)); {
+		switch phase := algorithms.HoldPhase(r.IntN(4)); {
 		case phase == 0 && a != algorithms.Concurrency:
 			fmt.Fprintf(&in, "request %s %d %d\n", q.Client, q.Timestamp, q.Hits)
 		case phase == algorithms.HoldEnd:
 			fmt.Fprintf(&in, "end %s %d %s %d\n", q.Client, q.Timestamp, holder, q.Hits)
 			c.Hold = &store.Hold{Phase: phase, Holder: store.HolderOf([]byte(holder)), AtMost: atMost}
+		case phase == algorithms.HoldBegun: // in its place
+			fmt.Fprintf(&in, "pair %s %d %s %d\n", q.Client, q.Timestamp, holder, q.Hits)
+			c.Hold = &store.Hold{
+				Phase: algorithms.HoldPair, Holder: store.HolderOf([]byte(holder)), AtMost: atMost, Estimate: uint32(q.Hits), //nolint:gosec // at most 21
+			}
 		default:
 			fmt.Fprintf(&in, "begin %s %d %s %d\n", q.Client, q.Timestamp, holder, q.Hits)
 			c.Hold = &store.Hold{Phase: algorithms.HoldBegin, Holder: store.HolderOf([]byte(holder)), AtMost: atMost}

@@ -62,7 +62,7 @@ type Rule struct {
 	Levels         []Level        // one for each entry of the descriptors that the rule matches, but the holder; none for a default
 
 	// Begin and End are the keys of one more entry, the last, of a rule with a limit that has holders;
-	// else both are "". The value of that entry is the name of the holder. The rule matches no
+	// else both are "". Both are the same key for a pair. The value of that entry is the name of the holder. The rule matches no
 	// descriptor without that entry.
 	Begin, End string
 

@@ -107,7 +107,7 @@ func checkRule(t *testing.T, d *Domain, r *Rule, entries []Entry) {
 	}
 	entries = withHolder(r, entries)
 	r.AppendMetricValue(nil, entries)
-	if phase, name := r.Holder(entries); r.Holds() && (phase != algorithms.HoldBegin || name != "holder" || r.Begin == r.End) {
+	if phase, name := r.Holder(entries); r.Holds() && (!phase.Begins() || name != "holder" || r.Pairs() != (phase == algorithms.HoldPair)) {
 		t.Errorf("rule %q takes %q for phase %d of %q", r.Path, entries, phase, name)
 	}
 	entries = r.WithoutHolder(entries)

@@ -14,8 +14,11 @@ const maxHolderKey = 256
 // End.
 func (r *Rule) Holds() bool { return r != nil && r.Begin != "" }
 
-// Holder returns the phase of a descriptor, [algorithms.HoldBegin] or [algorithms.HoldEnd], and the
-// name of its holder, perhaps empty. The phase is 0 for a rule without holders. The rule must match
+// Pairs reports whether both ends of a holder of the rule have one key; false for nil.
+func (r *Rule) Pairs() bool { return r.Holds() && r.Begin == r.End }
+
+// Holder returns the phase of a descriptor, [algorithms.HoldBegin], [algorithms.HoldEnd] or
+// [algorithms.HoldPair], and the name of its holder, perhaps empty. The phase is 0 for a rule without holders. The rule must match
 // the descriptor.
 func (r *Rule) Holder(entries []Entry) (phase algorithms.HoldPhase, name string) {
 	if !r.Holds() || len(entries) == 0 {
@@ -24,6 +27,8 @@ func (r *Rule) Holder(entries []Entry) (phase algorithms.HoldPhase, name string)
 	switch last := &entries[len(entries)-1]; {
 	case len(entries) <= len(r.Levels) || !r.ends(entries[len(r.Levels):]):
 		return 0, ""
+	case r.Pairs():
+		return algorithms.HoldPair, last.Value
 	case last.Key == r.Begin:
 		return algorithms.HoldBegin, last.Value
 	case last.Key == r.End:
@@ -66,8 +71,9 @@ func (r *Rule) WithoutHolder(entries []Entry) []Entry {
 }
 
 type hold struct {
-	begin, end     string
+	begin, end     string // the same of a pair
 	beginAt, endAt value
+	pairs          bool
 }
 
 func (t *tree) readHold(v value, fs fields, l *limit) {
@@ -84,10 +90,14 @@ func (t *tree) readHold(v value, fs fields, l *limit) {
 		return
 	}
 	l.hold = new(hold)
-	l.hold.begin, l.hold.beginAt = t.holderKey(in, at, "begin")
-	l.hold.end, l.hold.endAt = t.holderKey(in, at, "end")
-	if l.hold.begin != "" && l.hold.begin == l.hold.end {
-		t.fail(l.hold.endAt, "is %s, as begin is: the two must differ", quote(l.hold.end))
+	if l.hold.pairs = in.has("pair"); l.hold.pairs {
+		t.readPair(in, at, fs, l.hold)
+	} else {
+		l.hold.begin, l.hold.beginAt = t.holderKey(in, at, "begin")
+		l.hold.end, l.hold.endAt = t.holderKey(in, at, "end")
+		if l.hold.begin != "" && l.hold.begin == l.hold.end {
+			t.fail(l.hold.endAt, "is %s, as begin is: the two must differ; pair is for one key at both ends", quote(l.hold.end))
+		}
 	}
 	l.AtMost = t.atMost(in, at)
 	t.readEstimate(in, &l.Limit)
@@ -96,6 +106,20 @@ func (t *tree) readHold(v value, fs fields, l *limit) {
 	}
 	if s, ok := fs.get("sharing"); ok && l.Sharing == SharingLeased {
 		t.warn(s, s.line, "has no effect: a limit with hold is never leased")
+	}
+}
+
+// readPair decodes the key of both ends of a holder.
+func (t *tree) readPair(in fields, at value, fs fields, h *hold) {
+	h.begin, h.beginAt = t.holderKey(in, at, "pair")
+	h.end, h.endAt = h.begin, h.beginAt
+	for _, key := range [...]string{"begin", "end"} {
+		if other, both := in.get(key); both {
+			t.fail(other, "stands beside pair, which is the key at both ends: must be begin and end, or pair")
+		}
+	}
+	if other, both := fs.get("prices"); both {
+		t.fail(other, "stands beside hold.pair: both ends of a pair have one descriptor, and so one usage: the client must send the price as hits")
 	}
 }
 
@@ -142,16 +166,35 @@ func (t *tree) checkHolds(all []limit, below *node) {
 	if first == nil {
 		return
 	}
+	if first.pairs {
+		t.checkPairs(all, first, below.rule)
+	}
 	check := func(key string, at value) {
 		if b := below.keys[key]; b != nil && key != "" {
 			t.fail(at, "is %s, which is the key of a descriptor below%s: the two must differ", quote(key), line(", in line %d", b.firstLine()))
 		}
 	}
 	check(first.begin, first.beginAt)
-	check(first.end, first.endAt)
+	if !first.pairs {
+		check(first.end, first.endAt)
+	}
 	if b := below.keys[UsageKey]; b != nil {
 		t.fail(first.beginAt, "stands above a descriptor with the key %s%s: that entry has the tokens of a request with a holder",
 			UsageKey, line(", in line %d", b.firstLine()))
+	}
+}
+
+// checkPairs records limits beside a pair whose charges depend on the end, which the store alone
+// finds.
+func (t *tree) checkPairs(all []limit, first *hold, rule *Rule) {
+	for i := range all {
+		if all[i].hold == nil {
+			t.fail(all[i].at, "has no hold beside a limit with pair%s, and would count both ends: all limits of the descriptor must have hold",
+				line(", in line %d", first.beginAt.line))
+		}
+	}
+	if rule.Group.Rank > 0 {
+		t.fail(first.beginAt, "stands in a descriptor with group: the end of a pair does not say which group served, must be begin and end")
 	}
 }
 

@@ -81,8 +81,11 @@ func (n *node) lacking(e Entry, last bool) *Rule {
 
 // tails returns the keys that a descriptor of the rule, which has holders, must end in.
 func (r *Rule) tails() []string {
-	if r.Priced {
+	switch {
+	case r.Priced:
 		return []string{UsageKey + "," + r.Begin, UsageKey + "," + r.End}
+	case r.Pairs():
+		return []string{r.Begin}
 	}
 	return []string{r.Begin, r.End}
 }
@@ -261,6 +264,7 @@ const (
 	End                    // the same, and the holder ends
 	NoHolder               // as NoMatch: the only rules that match the last entry need more entries: a holder, and a usage if they are priced
 	Tokens                 // the usage of a descriptor of a priced rule
+	Pair                   // as Begin, and the holder begins or ends
 )
 
 // Step is the search for one entry of a descriptor in the tree of a domain.
@@ -285,11 +289,13 @@ func (s Step) String() string {
 		return entry + ": begins a hold"
 	case End:
 		return entry + ": ends a hold"
+	case Pair:
+		return entry + ": begins a hold, or ends it"
 	case NoHolder:
 		if s.Rule.Priced {
 			return fmt.Sprintf("%s: its rule has prices, and needs two more entries: %s", entry, strings.Join(s.Rule.tails(), " or "))
 		}
-		return fmt.Sprintf("%s: its rule has hold, and needs one more entry: %s or %s", entry, s.Rule.Begin, s.Rule.End)
+		return fmt.Sprintf("%s: its rule has hold, and needs one more entry: %s", entry, strings.Join(s.Rule.tails(), " or "))
 	case Tokens:
 		return entry + ": the tokens"
 	default:
@@ -311,7 +317,10 @@ func (d *Domain) Trace(entries []Entry) []Step {
 				s.Reason = Tokens
 				steps, s.Entry = append(steps, s), entries[i+1]
 			}
-			if s.Reason = End; s.Entry.Key == n.rule.Begin {
+			switch s.Reason = End; {
+			case n.rule.Pairs():
+				s.Reason = Pair
+			case s.Entry.Key == n.rule.Begin:
 				s.Reason = Begin
 			}
 			return append(steps, s)

@@ -306,7 +306,7 @@ func (l *Limiter) chargeOverride(c *charging) error {
 // add adds a charge under the numbers of a grant, if there is one, and no charge where the grant
 // lets everything pass. The end of a holder then costs nothing, and gives back the held hits.
 func (l *Limiter) add(c *charging, limit *descriptors.Limit, key []byte) {
-	v, s, hits := c.verdict, &c.verdict.Statuses[c.at], c.holder.hits
+	v, s, hits, phase := c.verdict, &c.verdict.Statuses[c.at], c.holder.hits, c.holder.phase
 	force := l.granted(v, s, limit, key)
 	grant := force.grant
 	if s.Grant == nil {
@@ -317,8 +317,10 @@ func (l *Limiter) add(c *charging, limit *descriptors.Limit, key []byte) {
 	case grant.Gives != GivesUnlimited:
 		v.limits = append(v.limits, force.change(limit))
 		limit = &v.limits[len(v.limits)-1]
-	case c.holder.phase != algorithms.HoldEnd || limit.AtMost == 0:
+	case phase == 0 || phase == algorithms.HoldBegin || limit.AtMost == 0:
 		return
+	case phase == algorithms.HoldPair: // an end of a holder that nobody has begun does nothing
+		phase, hits = algorithms.HoldEnd, -1
 	default:
 		hits = min(hits, 0)
 	}
@@ -330,10 +332,13 @@ func (l *Limiter) add(c *charging, limit *descriptors.Limit, key []byte) {
 	charge.Rule, charge.Mode = c.at, c.mode
 	charge.OnError, charge.Exact = l.onError(limit.OnStoreError), !l.leased(limit.Sharing)
 	held := 0
-	if c.holder.phase != 0 && limit.AtMost > 0 {
-		v.parts.holds = append(v.parts.holds, store.Hold{Phase: c.holder.phase, Holder: c.holder.id, AtMost: limit.AtMost})
+	if phase != 0 && limit.AtMost > 0 {
+		v.parts.holds = append(v.parts.holds, store.Hold{Phase: phase, Holder: c.holder.id, AtMost: limit.AtMost})
 		held = len(v.parts.holds)
 		charge.Hold, charge.Exact, charge.Hits = &v.parts.holds[held-1], true, hits
+		if phase.Begins() && s.Rule.Pairs() {
+			pairHits(charge)
+		}
 		if limit.Prices() && (grant == nil || grant.Gives != GivesUnlimited) {
 			v.price(charge, limit)
 		}

@@ -17,8 +17,16 @@ import (
 
 // cuts reports whether the hits of a begin are an estimate that its limit never has.
 func cuts(c *store.Charge) bool {
-	return c.Hold != nil && c.Hold.Phase == algorithms.HoldBegin && c.Limit.Algorithm != algorithms.Concurrency &&
-		c.Limit.Requests > 0 && c.Hits > int64(c.Limit.Capacity())
+	return c.Hold != nil && c.Hold.Phase.Begins() && c.Limit.Algorithm != algorithms.Concurrency &&
+		c.Limit.Requests > 0 && estimateOf(c) > int64(c.Limit.Capacity())
+}
+
+// estimateOf returns the hits that the charge of a begin holds.
+func estimateOf(c *store.Charge) int64 {
+	if c.Hold.Phase == algorithms.HoldPair {
+		return int64(c.Hold.Estimate)
+	}
+	return c.Hits
 }
 
 // slotSuffix makes the key of a slot from the key of its limit.
@@ -40,12 +48,15 @@ func (v *Verdict) cut(limit *descriptors.Limit) {
 	n := len(v.charges) - 1
 	c, t := &v.charges[n], &v.terms[n]
 	v.cuts = true
-	c.Hits = int64(c.Limit.Capacity())
-	estimate := uint32(t.hits)
-	t.hits = c.Hits
+	estimate := uint32(estimateOf(c))
+	t.hits = int64(c.Limit.Capacity())
+	if c.Hold.Estimate = uint32(t.hits); c.Hold.Phase != algorithms.HoldPair {
+		c.Hits = t.hits // of a pair, the cost at its end
+	}
 	slot := v.slot(c)
 	v.parts.holds = append(v.parts.holds, *c.Hold)
 	slot.Hold = &v.parts.holds[len(v.parts.holds)-1]
+	slot.Hold.Estimate = uint32(slot.Hits)
 	v.limits = append(v.limits, descriptors.Limit{
 		Limit: slot.Limit, Name: limit.Name, AtMost: limit.AtMost, OnStoreError: limit.OnStoreError, Sharing: descriptors.SharingExact,
 	})
@@ -102,7 +113,7 @@ func (v *Verdict) frees() bool {
 		h := &v.parts.holds[t.hold-1]
 		phase := h.Phase
 		switch {
-		case phase == algorithms.HoldBegin:
+		case phase.Begins():
 			if i+1 == len(v.charges) || v.terms[i+1].cut == 0 || !v.slotOnly(i) {
 				continue
 			}
@@ -120,6 +131,7 @@ func (v *Verdict) frees() bool {
 	for i := range c.charges {
 		c.charges[i].Hold = &c.holds[i]
 	}
+	v.teachPairs()
 	c.room()
 	return len(c.charges) > 0
 }
@@ -172,7 +184,7 @@ func (l *Limiter) noticeBegins(r *Request, v *Verdict, s *DescriptorStatus, c *C
 	for i := s.charge; i < s.charge+s.count; i++ {
 		charge := &v.charges[i]
 		switch {
-		case charge.Hold == nil || charge.Hold.Phase != algorithms.HoldBegin:
+		case charge.Hold == nil || !charge.Hold.Phase.Begins():
 		case v.unpriced(i):
 			usage, _ := descriptors.ParseUsage(s.Rule.Usage(r.Descriptors[charge.Rule].Entries))
 			l.giveBegin(r, v, i, Notice{Model: usage.Model})

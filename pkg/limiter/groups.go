@@ -189,13 +189,14 @@ func (v *Verdict) try(group int) {
 func (v *Verdict) undo(group int) {
 	for i := range v.charges {
 		c := &v.charges[i]
-		if v.Statuses[c.Rule].Group != group || c.Hits <= 0 || !v.decisions[i].Allowed || c.CountRejected {
+		pair := c.Hold != nil && c.Hold.Phase == algorithms.HoldPair // holds also 0 hits
+		if v.Statuses[c.Rule].Group != group || c.Hits <= 0 && !pair || !v.decisions[i].Allowed || c.CountRejected {
 			continue
 		}
 		back := *c
 		back.Mode, back.Hits, back.Left = store.Shadow, -c.Hits, nil
 		if c.Hold != nil {
-			if c.Hold.Phase != algorithms.HoldBegin || c.Hold.Was.Status == algorithms.HoldHeld {
+			if !c.Hold.Phase.Begins() || c.Hold.Was.Status == algorithms.HoldHeld {
 				continue // an end stays, and a repeat has taken nothing
 			}
 			end := *c.Hold

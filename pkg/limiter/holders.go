@@ -36,8 +36,10 @@ func (v *Verdict) holder(s *DescriptorStatus, d *Descriptor, h *holder) {
 	switch {
 	case phase == 0:
 		return
-	case phase == algorithms.HoldBegin:
-		s.Hits = max(s.Hits, 0)
+	case phase.Begins():
+		if s.Hits = max(s.Hits, 0); name == "" { // nobody can end the holder
+			phase = algorithms.HoldBegin
+		}
 	case name == "":
 		s.Hits = 0
 		h.phase, h.hits = phase, -1
@@ -52,13 +54,22 @@ func (v *Verdict) holder(s *DescriptorStatus, d *Descriptor, h *holder) {
 	h.id = store.HolderOf(v.name)
 }
 
+// pairHits gives a charge of a pair its hits at either end. The hits of a pair are tokens for the
+// limits beside, and a request in flight has one slot.
+func pairHits(c *store.Charge) {
+	if c.Limit.Algorithm == algorithms.Concurrency {
+		c.Hits = 1
+	}
+	c.Hold.Estimate = uint32(c.Hits)
+}
+
 // charged returns how much of the hits the descriptor of a holder has charged: the difference to
 // the held hits, at an end. Slots that become free are no hits.
 func (s *DescriptorStatus) charged(hits int64) int64 {
 	switch {
-	case s.Hold.Phase == algorithms.HoldBegin && s.Hold.Was.Status == algorithms.HoldHeld:
+	case s.Hold.Phase.Begins() && s.Hold.Was.Status == algorithms.HoldHeld:
 		return 0
-	case s.Hold.Phase == algorithms.HoldBegin:
+	case s.Hold.Phase.Begins():
 		return hits
 	case s.Limit.Algorithm == algorithms.Concurrency:
 		return 0
@@ -101,10 +112,10 @@ func (c *holdCounts) add(v *Verdict, s *DescriptorStatus) {
 		first++
 	}
 	switch was := s.Hold.Was.Status; {
-	case s.Hold.Phase == algorithms.HoldBegin && was == algorithms.HoldHeld:
+	case s.Hold.Phase.Begins() && was == algorithms.HoldHeld:
 		c.repeated.Add(1)
-	case s.Hold.Phase == algorithms.HoldBegin:
-		if v.charges[first].Hits > 0 && !v.OverLimit && v.decisions[first].Allowed {
+	case s.Hold.Phase.Begins():
+		if (v.charges[first].Hits > 0 || s.Hold.Phase == algorithms.HoldPair) && !v.OverLimit && v.decisions[first].Allowed {
 			s.Held = uint32(v.charges[first].Hits)
 			c.begun.Add(1)
 			if s.Hold.Now != 0 {

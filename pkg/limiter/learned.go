@@ -33,7 +33,7 @@ func (l *Limiter) learns(c *charging, limit *descriptors.Limit, charge *store.Ch
 	v := c.verdict
 	s, d := &v.Statuses[c.at], &c.request.Descriptors[c.at]
 	lesson := lesson{quantile: limit.Estimate.Quantile, charge: len(v.charges) - 1}
-	begins := charge.Hold.Phase == algorithms.HoldBegin
+	begins, pair := charge.Hold.Phase.Begins(), charge.Hold.Phase == algorithms.HoldPair
 	switch {
 	case begins && limit.Prices() && charge.Hits == 0 && s.Hits > 0 && !v.usage.Unused(): // a free model
 		return
@@ -60,16 +60,22 @@ func (l *Limiter) learns(c *charging, limit *descriptors.Limit, charge *store.Ch
 	ceiling := int64(limit.Estimate.Ceiling)
 	// One begin in sixteen asks, as another process may teach the key. The bytes of a holder are as
 	// good as random.
-	if told == 0 || c.holder.id[0]%16 == 0 || v.explains {
+	if told == 0 || c.holder.id[0]%16 == 0 || v.explains || pair {
 		v.parts.lessons = append(v.parts.lessons, lesson)
 	}
+	estimate := charge.Hits
 	switch {
 	case told > 0:
-		charge.Hits = min(int64(told), ceiling)
-	case charge.Hits == 0: // nobody has estimated
-		charge.Hits = ceiling
+		estimate = min(int64(told), ceiling)
+	case estimate == 0: // nobody has estimated
+		estimate = ceiling
 	default:
-		charge.Hits = min(charge.Hits, ceiling)
+		estimate = min(estimate, ceiling)
+	}
+	if pair { // its hits are the cost, if it ends
+		charge.Hold.Estimate = uint32(estimate)
+	} else {
+		charge.Hits = estimate
 	}
 }
 
@@ -104,6 +110,21 @@ func (v *Verdict) teach(at int) {
 		v.terms = append(v.terms, term{limit: &v.limits[len(v.limits)-1], learns: int32(lesson.charge) + 1})
 	}
 	v.parts.lessons = v.parts.lessons[:0]
+}
+
+// teachPairs adds the lessons of pairs that have ended to the next transaction. Their first
+// transaction has only asked.
+func (v *Verdict) teachPairs() {
+	for i := range v.charges {
+		if v.terms[i].learns == 0 || !v.Statuses[v.charges[i].Rule].Rule.Pairs() {
+			continue
+		}
+		if of := &v.charges[v.terms[i].learns-1]; of.Hold.Phase == algorithms.HoldEnd && of.Hits > 0 {
+			lesson := v.charges[i]
+			lesson.Hits, lesson.Left = of.Hits, nil
+			v.choice.charges = append(v.choice.charges, lesson)
+		}
+	}
 }
 
 // learned keeps the numbers that the keys of a decided request have told, and reports whether there

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"github.com/google/go-cmp/cmp"
@@ -126,6 +127,57 @@ func TestMetricsOfHolders(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("metrics (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// agentgateway sends one list of descriptors twice: before a request to a model with 0 hits, and
+// after its answer with the tokens. Each descriptor has its own hits, and the request has 0.
+func TestTheTwoCallsOfAgentgateway(t *testing.T) {
+	once(t)
+	synctest.Test(t, func(t *testing.T) {
+		f := start(t, `domain: agentgateway
+descriptors:
+  - key: user
+    rate_limits:
+      - {algorithm: token_bucket, unit: hour, requests_per_unit: 1000, hold: {pair: request_id, at_most: 10m}}
+      - {algorithm: concurrency, max_in_flight: 2, hold: {pair: request_id, at_most: 10m}}
+  - key: team
+    rate_limit: {unit: day, budget: 2.50, hold: {pair: request_id, at_most: 10m}}
+`, func(o *Options) { o.DynamicMetadata = true })
+		calls := func(id string, tokens, cost uint64) (ratelimitv3.RateLimitResponse_Code, string) {
+			answer, err := f.client.ShouldRateLimit(t.Context(), &ratelimitv3.RateLimitRequest{
+				Domain: "agentgateway",
+				Descriptors: []*commonv3.RateLimitDescriptor{
+					hits(tokens, "user", "alice", "request_id", id), hits(cost, "team", "red", "request_id", id),
+				},
+			})
+			must.Do(t, err)
+			var phases []string
+			for _, d := range answer.GetDynamicMetadata().GetFields()["descriptors"].GetListValue().GetValues() {
+				hold := d.GetStructValue().GetFields()["hold"].GetStructValue()
+				phases = append(phases, hold.GetFields()["phase"].GetStringValue())
+			}
+			return answer.GetOverallCode(), strings.Join(phases, " ")
+		}
+		for i, step := range []struct {
+			id           string
+			tokens, cost uint64
+			code         ratelimitv3.RateLimitResponse_Code
+			phases       string
+		}{
+			{"r1", 0, 0, ratelimitv3.RateLimitResponse_OK, "begin begin"},
+			{"r2", 0, 0, ratelimitv3.RateLimitResponse_OK, "begin begin"},
+			{"r3", 0, 0, ratelimitv3.RateLimitResponse_OVER_LIMIT, "begin begin"}, // two are in flight
+			{"r1", 900, 2_000_000, ratelimitv3.RateLimitResponse_OK, "end end"},
+			{"r3", 0, 0, ratelimitv3.RateLimitResponse_OK, "begin begin"},
+			{"r2", 400, 600_000, ratelimitv3.RateLimitResponse_OK, "end end"}, // beyond both limits
+			{"r3", 0, 0, ratelimitv3.RateLimitResponse_OK, "end end"},
+			{"r4", 0, 0, ratelimitv3.RateLimitResponse_OVER_LIMIT, "begin begin"},
+		} {
+			if code, phases := calls(step.id, step.tokens, step.cost); code != step.code || phases != step.phases {
+				t.Errorf("call %d: got %v, %s; want %v, %s", i, code, phases, step.code, step.phases)
+			}
 		}
 	})
 }

@@ -126,12 +126,12 @@ func (w *structWriter) descriptor(d *limiter.Descriptor, s *limiter.DescriptorSt
 		w.number("hitsAddend", float64(d.Hits))
 	}
 	if s.Hold != nil {
-		phase, name := s.Rule.Holder(d.Entries)
+		_, name := s.Rule.Holder(d.Entries)
 		w.field("hold")
 		w.begin(5)
 		w.number("hits", float64(s.Held))
 		w.text("holder", name)
-		if phase == algorithms.HoldEnd {
+		if s.Hold.Phase == algorithms.HoldEnd {
 			w.text("phase", "end")
 		} else {
 			w.text("phase", "begin")

@@ -174,6 +174,8 @@ func reason(r descriptors.Reason) string {
 		return "begin"
 	case descriptors.End:
 		return "end"
+	case descriptors.Pair:
+		return "pair"
 	case descriptors.NoHolder:
 		return "no_holder"
 	case descriptors.Tokens:

@@ -96,8 +96,11 @@ func HolderStatus(s adminv1.HolderStatus) string {
 // HoldersText returns the holders of a descriptor as lines of a label and a text.
 func HoldersText(r *adminv1.ListHoldersResponse) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "rule    %s (%s): begin %s, end %s\n", r.GetRule().GetPath(), Place(r.GetRule().GetFile(), r.GetRule().GetLine()),
-		r.GetRule().GetBegin(), r.GetRule().GetEnd())
+	ends := "begin " + r.GetRule().GetBegin() + ", end " + r.GetRule().GetEnd()
+	if r.GetRule().GetBegin() == r.GetRule().GetEnd() {
+		ends = "pair " + r.GetRule().GetBegin()
+	}
+	fmt.Fprintf(&b, "rule    %s (%s): %s\n", r.GetRule().GetPath(), Place(r.GetRule().GetFile(), r.GetRule().GetLine()), ends)
 	for _, l := range r.GetLimits() {
 		fmt.Fprintf(&b, "limit   %s\nkey     %s\nheld    %s\n", LimitText(l.GetLimit()), l.GetKey(), numberText(l))
 		for _, h := range l.GetHolders() {

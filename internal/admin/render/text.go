@@ -154,6 +154,8 @@ func stepText(s *adminv1.Step) string {
 		text += "begins a hold"
 	case "end":
 		text += "ends a hold"
+	case "pair":
+		text += "begins a hold, or ends it"
 	case "usage":
 		text += "the tokens"
 	case "no_holder":

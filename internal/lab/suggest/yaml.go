@@ -82,8 +82,9 @@ type align struct {
 }
 
 type hold struct {
-	Begin  string `yaml:"begin"`
-	End    string `yaml:"end"`
+	Begin  string `yaml:"begin,omitempty"`
+	End    string `yaml:"end,omitempty"`
+	Pair   string `yaml:"pair,omitempty"`
 	AtMost string `yaml:"at_most"`
 
 	Estimate *estimate `yaml:"estimate,omitempty"`
@@ -262,7 +263,10 @@ func (s *Shape) rateLimit(l *Limit) rateLimit {
 	}
 	holds := l.of.AtMost > 0
 	if holds {
-		out.Hold = &hold{s.rule.Begin, s.rule.End, l.of.AtMost.String(), estimateOf(&l.of)}
+		out.Hold = &hold{Begin: s.rule.Begin, End: s.rule.End, AtMost: l.of.AtMost.String(), Estimate: estimateOf(&l.of)}
+		if s.rule.Pairs() {
+			out.Hold.Begin, out.Hold.End, out.Hold.Pair = "", "", s.rule.Begin
+		}
 	}
 	if usual := l.of.Algorithm.Plain() == algorithms.FixedWindow && !holds; !slots && l.of.CountRejected != usual {
 		out.CountRejected = &l.of.CountRejected

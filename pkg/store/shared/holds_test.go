@@ -46,13 +46,14 @@ func (p *play) charge(phase algorithms.HoldPhase, holder string, hits int64) sto
 //	up, down, late, void  the condition of the link; the breaker follows up and down
 //	back                  up, and other processes may not have told their holders
 //	wait                  two minutes
+//	pair R 3 9            a request of a pair that begins with 3 hits, or ends with 9
 //	begin R 3, end R 3    a request; "left" is the remaining hits, "was" the hold as the caller is
 //	                      told
 func (p *play) step(line string) {
 	link, s := p.fleet.links[0], p.fleet.procs[0]
 	var verb, holder string
-	var hits int64
-	_, _ = fmt.Sscan(line, &verb, &holder, &hits) // shorter lines leave the rest
+	var hits, cost int64
+	_, _ = fmt.Sscan(line, &verb, &holder, &hits, &cost) // shorter lines leave the rest
 	fmt.Fprint(&p.out, line)
 	switch verb {
 	case "late":
@@ -87,11 +88,19 @@ func (p *play) step(line string) {
 			phase = algorithms.HoldEnd
 		}
 		charges := []store.Charge{p.charge(phase, holder, hits)}
+		if verb == "pair" {
+			phase = algorithms.HoldPair
+			charges[0] = p.charge(phase, holder, cost)
+			charges[0].Hold.Estimate = uint32(hits) //nolint:gosec // a small number
+		}
 		if p.second != nil && phase == algorithms.HoldBegin {
 			charges = append(charges, *p.second)
 		}
 		admitted, decisions := p.fleet.take(p.t, s, charges, false)
 		d, was := decisions[0], charges[0].Hold.Was
+		if phase == algorithms.HoldPair {
+			fmt.Fprint(&p.out, map[bool]string{true: ": begins", false: ": ends"}[charges[0].Hold.Phase.Begins()])
+		}
 		fmt.Fprintf(&p.out, ": %t, %d left", admitted && d.Allowed, d.Remaining)
 		if names := [...]string{"", "held", "denied", "ended"}; was.Status != algorithms.HoldUnknown {
 			fmt.Fprintf(&p.out, ", was %s %d", names[was.Status], was.Hits)
@@ -102,7 +111,7 @@ func (p *play) step(line string) {
 	}
 	for ; p.told < len(link.told); p.told++ {
 		c := link.told[p.told]
-		fmt.Fprintf(&p.out, "; told %s %d", [...]string{"", "begin", "end", "begun", "cancel"}[c.Hold.Phase], c.Hits)
+		fmt.Fprintf(&p.out, "; told %s %d", [...]string{"", "begin", "end", "begun", "cancel", "", "pair"}[c.Hold.Phase], c.Hits)
 	}
 	fmt.Fprintln(&p.out)
 }

@@ -41,6 +41,7 @@ func (h *hub) take(charges []store.Charge, decisions []algorithms.Decision) (adm
 		c := &charges[i]
 		if c.Hold != nil {
 			c.Hold.Was = answer.Found[i]
+			c.Pair(answer.Phases[i] == algorithms.HoldEnd)
 		}
 		if c.Left != nil {
 			*c.Left = store.State{Now: now, Source: store.Asked}
@@ -240,7 +241,13 @@ func (k *link) HoldLater(c *store.Charge, at algorithms.Instant) {
 	defer k.hub.mu.Unlock()
 	later := owned(c)
 	k.told = append(k.told, later)
-	k.owes = append(k.owes, func() { k.hub.keys.Take([]store.Charge{later}, at) })
+	k.owes = append(k.owes, func() {
+		if _, was := k.hub.keys.Peek(&later, at); later.Hold.Phase == algorithms.HoldPair && was.Status != algorithms.HoldHeld {
+			later.Pair(false)
+			later.Hold.Phase = algorithms.HoldBegun
+		}
+		k.hub.keys.Take([]store.Charge{later}, at)
+	})
 }
 
 // owned returns a copy of a charge.

@@ -446,7 +446,7 @@ new IntersectionObserver(all => { if (all.some(e => e.isIntersecting) && !tailSe
 
 // ---- explain
 
-const reasons = {exact: 'matches exactly', wildcard: 'matches the wildcard', key_only: 'matches by its key', usage: 'has the tokens', begin: 'begins a hold', end: 'ends a hold', no_match: 'matches nothing here', no_holder: 'needs one more entry'};
+const reasons = {exact: 'matches exactly', wildcard: 'matches the wildcard', key_only: 'matches by its key', usage: 'has the tokens', begin: 'begins a hold', end: 'ends a hold', pair: 'begins a hold, or ends it', no_match: 'matches nothing here', no_holder: 'needs one more entry'};
 
 $('explain-form').addEventListener('submit', async e => {
   e.preventDefault();

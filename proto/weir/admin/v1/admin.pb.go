@@ -833,7 +833,7 @@ type Rule struct {
 	ValueToMetric []string `protobuf:"bytes,14,rep,name=value_to_metric,json=valueToMetric,proto3" json:"value_to_metric,omitempty"`
 	// The key of the entry that begins a hold; empty for a rule without hold. The value of the entry names the holder.
 	Begin string `protobuf:"bytes,15,opt,name=begin,proto3" json:"begin,omitempty"`
-	// The key of the entry that ends a hold; empty for a rule without hold.
+	// The key of the entry that ends a hold; empty for a rule without hold. The key of a pair is begin, too.
 	End string `protobuf:"bytes,16,opt,name=end,proto3" json:"end,omitempty"`
 	// The group of a quota; empty for none. All limits of a group must admit a request, and of several groups one that does suffices.
 	Group         string `protobuf:"bytes,17,opt,name=group,proto3" json:"group,omitempty"`
@@ -1336,7 +1336,7 @@ type Step struct {
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// The value of the entry.
 	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
-	// How the entry matched: exact, wildcard or key_only. The last entry may name a holder instead: begin or end. no_match ends the search,
+	// How the entry matched: exact, wildcard or key_only. The last entry may name a holder instead: begin, end or pair. no_match ends the search,
 	// as does no_holder: the rule of the entry has hold, and needs one more entry, or two if it has prices. usage: the entry has the
 	// tokens of a request.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`

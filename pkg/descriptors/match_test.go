@@ -93,6 +93,8 @@ func describe(b *strings.Builder, d *Domain, entries []Entry) {
 		fmt.Fprintf(b, "\tholder %q begins\n", name)
 	case algorithms.HoldEnd:
 		fmt.Fprintf(b, "\tholder %q ends\n", name)
+	case algorithms.HoldPair:
+		fmt.Fprintf(b, "\tholder %q begins or ends\n", name)
 	case algorithms.HoldBegun, algorithms.HoldCancel:
 		fmt.Fprintf(b, "\tholder %q of phase %d\n", name, phase)
 	}

@@ -1,6 +1,7 @@
 package limiter_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -9,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/weirproxy/weir/internal/testing/must"
+	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
@@ -66,8 +68,10 @@ func TestAPairThroughTheStore(t *testing.T) {
 			one("counted=a,id=1 hits=60", "OK ok:40/100"), one("counted=a,id=2 hits=60", "OVER over:0/100"), one("counted=a,id=1 hits=0", "OK ok:40/100"),
 		},
 		"another descriptor denies": {
-			{[]string{"both=a,id=1 hits=30", "banned=x"}, "OVER ok:2/2 over:0/0"}, one("both=a,id=1 hits=30", "OK ok:1/2"),
-			{[]string{"both=a,id=1 hits=30", "banned=x"}, "OVER ok:2/2 over:0/0"}, one("slots=a,id=1", "OK ok:1/2"),
+			{[]string{"both=a,id=1 hits=30", "banned=x"}, "OVER ok:2/2 over:0/0"},
+			one("both=a,id=1 hits=30", "OK ok:1/2"),
+			{[]string{"both=a,id=1 hits=30", "banned=x"}, "OVER ok:2/2 over:0/0"},
+			one("slots=a,id=1", "OK ok:1/2"),
 		},
 		"descriptors of one request end together": {
 			one("slots=a,id=1", "OK ok:1/2"), {[]string{"slots=a,id=1", "slots=b,id=1", "tokens=a,id=1 hits=130"}, "OK ok:2/2 ok:2/2 ok:0/100"},
@@ -94,6 +98,36 @@ func TestAPairThroughTheStore(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The first call of agentgateway has 0 hits, so that a learned estimate is what its begin holds.
+func TestAPairHoldsWhatTheEndsBeforeHaveCost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, `domain: edge
+descriptors:
+  - key: user
+    rate_limit:
+      {unit: hour, requests_per_unit: 1000, hold: {pair: id, at_most: 10m, estimate: {learned: {quantile: 0.95, ceiling: 300}}}}
+`)
+		ask := func(text, want string) {
+			t.Helper()
+			if got := f.check(request("edge", text)); got != want {
+				t.Errorf("%s: got %s; want %s", text, got, want)
+			}
+		}
+		ask("user=a,id=1 hits=0", "OK ok:700/1000") // nobody has estimated: the ceiling
+		ask("user=a,id=1 hits=10", "OK ok:990/1000")
+		for i := range algorithms.LearnedFrom {
+			f.check(request("edge", fmt.Sprintf("user=a,id=%d hits=0", i)))
+			f.check(request("edge", fmt.Sprintf("user=a,id=%d hits=10", i)))
+		}
+		ask("user=a,id=next hits=0", "OK ok:780/1000")   // 210 are charged
+		ask("user=a,id=next hits=500", "OK ok:290/1000") // the cost has no ceiling
+		ask("user=a,id=other hits=0", "OK ok:279/1000")
+		if got := holdTally(f, "user"); got.Ended != algorithms.LearnedFrom+2 || got.Cost != 710 {
+			t.Errorf("holders: %+v", got)
+		}
+	})
 }
 
 func TestPairsAreCounted(t *testing.T) {

@@ -72,7 +72,7 @@ func (l *Limiter) learns(c *charging, limit *descriptors.Limit, charge *store.Ch
 	default:
 		estimate = min(estimate, ceiling)
 	}
-	if pair { // its hits are the cost, if it ends
+	if pair { // the hits are the cost, if the pair ends
 		charge.Hold.Estimate = uint32(estimate)
 	} else {
 		charge.Hits = estimate
@@ -112,7 +112,7 @@ func (v *Verdict) teach(at int) {
 	v.parts.lessons = v.parts.lessons[:0]
 }
 
-// teachPairs adds the lessons of pairs that have ended to the next transaction. Their first
+// teachPairs adds the lessons of pairs that have ended to the next transaction. The first
 // transaction has only asked.
 func (v *Verdict) teachPairs() {
 	for i := range v.charges {

@@ -100,7 +100,7 @@ func TestAPairThroughTheStore(t *testing.T) {
 	}
 }
 
-// The first call of agentgateway has 0 hits, so that a learned estimate is what its begin holds.
+// The first call of agentgateway has 0 hits. The begin holds the learned estimate.
 func TestAPairHoldsWhatTheEndsBeforeHaveCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, `domain: edge
@@ -123,7 +123,7 @@ descriptors:
 		}
 		ask("user=a,id=next hits=0", "OK ok:780/1000")   // 210 are charged
 		ask("user=a,id=next hits=500", "OK ok:290/1000") // the cost has no ceiling
-		ask("user=a,id=other hits=0", "OK ok:279/1000")
+		ask("user=a,id=other hits=0", "OK ok:280/1000")
 		if got := holdTally(f, "user"); got.Ended != algorithms.LearnedFrom+2 || got.Cost != 710 {
 			t.Errorf("holders: %+v", got)
 		}

@@ -21,7 +21,7 @@ func (t *tree) descriptors(fs fields, parent *node) {
 	if !ok {
 		return
 	}
-	for item := range t.each(v, "a list of descriptors") {
+	for item := range t.descriptorsOf(v) {
 		t.descriptor(item, parent)
 		if !t.aliases {
 			*item.node = yaml.Node{} // frees the values below: rules may be as large

@@ -98,7 +98,12 @@ func (r *reader) fields(v value, f form) (fields, bool) {
 	if !ok {
 		return nil, false
 	}
-	original, own := f.keys()
+	known, ok := r.keys[f]
+	if !ok {
+		known[0], known[1] = f.keys()
+		r.keys[f] = known
+	}
+	original, own := known[0], known[1]
 	return slices.DeleteFunc(all, func(x field) bool {
 		if slices.Contains(original, x.key) || slices.Contains(own, x.key) {
 			return false

@@ -29,7 +29,9 @@ func FuzzLoad(f *testing.F) {
 	}
 	f.Add([]byte(settings), true)
 	f.Fuzz(func(t *testing.T, data []byte, inline bool) {
-		rules, warnings, err := Load([]Source{{Name: "rules.yaml", Data: data, Settings: inline}}, Options{})
+		source := Source{Name: "rules.yaml", Data: data, Settings: inline}
+		checkPieces(t, source)
+		rules, warnings, err := Load([]Source{source}, Options{})
 		for _, w := range warnings {
 			checkMessage(t, w.String())
 		}

@@ -42,6 +42,8 @@ type Options struct {
 
 	MaxBytes      int // maximum [Size] of all sources together; 0 means DefaultMaxBytes
 	MaxTableBytes int // maximum size of all tables together; 0 means DefaultMaxTableBytes
+
+	pieceBytes int // see split; 0 means the constant
 }
 
 // Source is one rule document in bytes, or a settings file that holds a list of rule documents.
@@ -95,7 +97,10 @@ func Load(sources []Source, o Options) (*Rules, []Warning, error) {
 		size     int // of the sources so far
 	)
 	for _, s := range sources {
-		r := &reader{file: shownName(s.Name), source: &s, options: o, merged: merged, tables: tables, calendars: dates, paths: &paths}
+		r := &reader{
+			file: shownName(s.Name), source: &s, options: o, keys: make(map[form][2][]string),
+			merged: merged, tables: tables, calendars: dates, paths: &paths,
+		}
 		readers = append(readers, r)
 		for _, d := range r.documents(s, &size) {
 			if first := rules.domains[d.Name]; first != nil && first != d.Domain {
@@ -152,7 +157,8 @@ const valueBytes = 12
 // Size returns the size of a document for [Options.MaxBytes]: its length in bytes, or 12 for each
 // of its values if that is more. Values are keys, texts, numbers and elements of lists. Size takes
 // their number from the marks of YAML and JSON, and may count a mark inside a text. Loading takes
-// up to about 35 times the size in memory, and the loaded rules up to 7 times.
+// up to about 35 times the size in memory, and the loaded rules up to 7 times. A large list of
+// descriptors is parsed in pieces, and takes less.
 func Size(data []byte) int { return max(len(data), valueBytes*values(data)) }
 
 // values returns the number of values of a document, by the marks `:`, `,`, `[`, `{`, `-` and `?`.

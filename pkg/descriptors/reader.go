@@ -27,11 +27,14 @@ type reader struct {
 	options   Options
 	errs      []Error
 	warnings  []Warning
-	trees     []*tree           // of its documents
-	merged    map[string]*tree  // of all sources, with MergeDomains: the first document of each domain
-	tables    *tables           // of all sources
-	calendars *calendars        // of all sources
-	named     map[string]*Table // of this source, by the name in the document; nil after a mistake
+	trees     []*tree              // of its documents
+	keys      map[form][2][]string // by form, see form.keys
+	merged    map[string]*tree     // of all sources, with MergeDomains: the first document of each domain
+	tables    *tables              // of all sources
+	calendars *calendars           // of all sources
+	named     map[string]*Table    // of this source, by the name in the document; nil after a mistake
+
+	pieces *pieces // of the descriptors of the document; nil: they are in its nodes
 
 	paths *int // bytes of the paths and levels of all rules of all sources so far
 
@@ -164,14 +167,16 @@ func (r *reader) each(v value, must string) iter.Seq[value] {
 			return
 		}
 		for i, n := range v.node.Content {
-			item := r.resolve(value{
-				node: n, line: n.Line, place: &place{parent: v.place, index: i}, depth: v.depth + 1, aliased: v.aliased,
-			})
-			if r.stopped || !yield(item) {
+			if item := r.item(v, n, i); r.stopped || !yield(item) {
 				return
 			}
 		}
 	}
+}
+
+// item returns the value of element i of list v.
+func (r *reader) item(v value, n *yaml.Node, i int) value {
+	return r.resolve(value{node: n, line: n.Line, place: &place{parent: v.place, index: i}, depth: v.depth + 1, aliased: v.aliased})
 }
 
 type field struct {

@@ -54,18 +54,35 @@ func (r *reader) documents(s Source, size *int) (all []document) {
 	return all
 }
 
-// parse returns the content of a source; false if it is empty, a mistake except in settings.
+// parse returns the content of a source, see root.
 func (r *reader) parse(s Source) (value, bool) {
 	data := bytes.TrimPrefix(s.Data, []byte("\xef\xbb\xbf")) // UTF-8's byte order mark
-	var doc yaml.Node
-	var ignored int // the line of a second document
-	var err error
 	if n, ok := jsonNode(data); ok {
-		doc = yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{n}}
-	} else {
-		data, ignored = firstDocument(data)
-		err = decodeNode(data, &doc)
+		return r.root(&yaml.Node{Kind: yaml.DocumentNode, Content: []*yaml.Node{n}}, data, nil)
 	}
+	data, ignored := firstDocument(data) // the line of a second document
+	v, ok := r.parseInPieces(data)
+	if !ok {
+		v, ok = r.parseAll(data)
+	}
+	if ok && ignored > 0 && !s.Settings {
+		r.warnings = append(r.warnings, Warning{
+			File: r.file, Line: ignored, Text: "a file holds one document: this one and all after it are ignored",
+		})
+	}
+	return v, ok
+}
+
+func (r *reader) parseAll(data []byte) (value, bool) {
+	var doc yaml.Node
+	err := decodeNode(data, &doc)
+	return r.root(&doc, data, err)
+}
+
+// root returns the content of a document that was parsed with err. An empty document is false, and
+// a mistake except in settings.
+func (r *reader) root(doc *yaml.Node, data []byte, err error) (value, bool) {
+	s := r.source
 	switch empty := errors.Is(err, io.EOF) || err == nil && (len(doc.Content) == 0 || doc.Content[0].ShortTag() == "!!null"); {
 	case empty && s.Settings:
 		return value{}, false
@@ -77,17 +94,12 @@ func (r *reader) parse(s Source) (value, bool) {
 		r.failAt(at, "not valid YAML: %s", syntaxText(err, data, at))
 		return value{}, false
 	}
-	if n := r.cycle(&doc, make(map[*yaml.Node]bool)); n != nil {
+	if n := r.cycle(doc, make(map[*yaml.Node]bool)); n != nil {
 		r.failAt(n.Line, "*%s stands inside &%s: a value must not contain itself", n.Value, n.Value)
 		return value{}, false
 	}
 	if s.Generated {
-		clearLines(&doc)
-	}
-	if ignored > 0 && !s.Settings {
-		r.warnings = append(r.warnings, Warning{
-			File: r.file, Line: ignored, Text: "a file holds one document: this one and all after it are ignored",
-		})
+		clearLines(doc)
 	}
 	return r.resolve(value{node: doc.Content[0], line: doc.Content[0].Line}), true
 }

@@ -35,22 +35,26 @@ func (l *Limiter) SetRules(rules *descriptors.Rules) {
 		next.formers = formersAfter(was, rules, l.options.Now())
 	}
 	type name struct{ domain, path string } // rules may have equal ones: the key a=b, and the key a with the value b
-	known, places := make(map[name]*Counts), make(map[name]int)
+	known, places := make(map[name]*Counts, len(was.counted)), make(map[name]int, rules.Len())
 	for _, c := range was.counted {
 		known[name{c.Domain, c.Path}] = c.Counts
 	}
+	next.counted = make([]RuleCounts, 0, rules.Len()+len(rules.Domains()))
 	count := func(r *descriptors.Rule, domain, path string) *Counts {
 		of := name{domain, path}
-		if known[of] == nil {
-			known[of] = newCounts(l.options.DetailedValues)
-		}
-		if at, again := places[of]; !again {
-			places[of] = len(next.counted)
-			next.counted = append(next.counted, RuleCounts{r, domain, path, known[of]})
+		at, again := places[of]
+		if !again {
+			counts := known[of]
+			if counts == nil {
+				counts = newCounts(l.options.DetailedValues)
+			}
+			at = len(next.counted)
+			places[of] = at
+			next.counted = append(next.counted, RuleCounts{r, domain, path, counts})
 		} else if r != nil && len(next.counted[at].Rule.Limits) == 0 {
 			next.counted[at].Rule = r
 		}
-		return known[of]
+		return next.counted[at].Counts
 	}
 	for _, r := range rules.All() {
 		next.counts[r.ID] = count(r, r.Domain, r.Path)

@@ -363,7 +363,7 @@ func (l *Limiter) add(c *charging, limit *descriptors.Limit, key []byte) {
 // 0 hits: it is a quota with room.
 func (c *charging) end() {
 	v, s := c.verdict, &c.verdict.Statuses[c.at]
-	if len(v.parts.lessons) > 0 {
+	if len(v.lessons.all) > 0 {
 		v.teach(c.at)
 	}
 	s.count = len(v.charges) - s.charge

@@ -107,7 +107,7 @@ func (v *Verdict) frees() bool {
 	c.charges, c.index, c.holds, c.freed, c.late = c.charges[:0], c.index[:0], c.holds[:0], true, false
 	for i := range v.charges {
 		charge, t := &v.charges[i], &v.terms[i]
-		if t.hold == 0 || t.cut > 0 || charge.Limit.Algorithm == algorithms.Concurrency {
+		if t.hold <= 0 || t.cut > 0 || charge.Limit.Algorithm == algorithms.Concurrency {
 			continue
 		}
 		h := &v.parts.holds[t.hold-1]

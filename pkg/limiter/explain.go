@@ -56,9 +56,9 @@ func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error
 		s := v.Statuses[i]
 		for n := s.charge; n < s.charge+s.count; n++ {
 			c, of := &v.charges[n], v.terms[n]
-			if of.learns > 0 {
+			if of.learns() {
 				if v.decisions[n].ResetAfter > 0 { // else without the shared store
-					all[i].Limits[int(of.learns)-1-s.charge].Learned = v.decisions[n].Remaining
+					all[i].Limits[-1-int(of.hold)-s.charge].Learned = v.decisions[n].Remaining
 				}
 				continue
 			}

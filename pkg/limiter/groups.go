@@ -160,7 +160,7 @@ func (v *Verdict) look() {
 func (v *Verdict) fits(i int) bool {
 	c, d, hits := &v.charges[i], &v.decisions[i], v.terms[i].hits
 	switch {
-	case v.terms[i].learns > 0:
+	case v.terms[i].learns():
 		return true
 	case !d.Allowed:
 		return false

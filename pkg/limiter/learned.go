@@ -27,6 +27,13 @@ type lesson struct {
 	charge   int    // index of the limit's charge
 }
 
+// lessons is the lessons of a descriptor, and memory to ask for a number.
+type lessons struct {
+	all  []lesson
+	ask  [1]store.Charge
+	told [1]algorithms.Decision
+}
+
 // learns makes the hits of a begin its estimate, and adds the lesson of the charge. The
 // charge is the last one, has a holder, and belongs to a limit that learns.
 func (l *Limiter) learns(c *charging, limit *descriptors.Limit, charge *store.Charge) {
@@ -50,7 +57,7 @@ func (l *Limiter) learns(c *charging, limit *descriptors.Limit, charge *store.Ch
 	lesson.hash = store.HashOf(lesson.key)
 	if !begins {
 		lesson.hits = charge.Hits
-		v.parts.lessons = append(v.parts.lessons, lesson)
+		v.lessons.all = append(v.lessons.all, lesson)
 		return
 	}
 	told := l.estimates.Load().of(lesson.hash)
@@ -61,7 +68,7 @@ func (l *Limiter) learns(c *charging, limit *descriptors.Limit, charge *store.Ch
 	// One begin in sixteen asks, as another process may teach the key. The bytes of a holder are as
 	// good as random.
 	if told == 0 || c.holder.id[0]%16 == 0 || v.explains || pair {
-		v.parts.lessons = append(v.parts.lessons, lesson)
+		v.lessons.all = append(v.lessons.all, lesson)
 	}
 	estimate := charge.Hits
 	switch {
@@ -82,19 +89,19 @@ func (l *Limiter) learns(c *charging, limit *descriptors.Limit, charge *store.Ch
 // askLesson returns the number that a key has learned, 0 for none yet. A store that would have to
 // wait says 0.
 func (l *Limiter) askLesson(v *Verdict, lesson *lesson) uint32 {
-	v.parts.ask[0] = lesson.asks(0, store.Shadow)
-	_, decided := l.store.TakeNow(v.parts.ask[:], v.parts.told[:])
-	v.parts.ask[0] = store.Charge{}
+	v.lessons.ask[0] = lesson.asks(0)
+	_, decided := l.store.TakeNow(v.lessons.ask[:], v.lessons.told[:])
+	v.lessons.ask[0] = store.Charge{}
 	if !decided {
 		return 0
 	}
-	return l.estimates.Load().learn(lesson.hash, &v.parts.told[0])
+	return l.estimates.Load().learn(lesson.hash, &v.lessons.told[0])
 }
 
 // asks returns the charge of a lesson.
-func (s *lesson) asks(rule int, mode store.Mode) store.Charge {
+func (s *lesson) asks(rule int) store.Charge {
 	return store.Charge{
-		Key: s.key, Limit: algorithms.Learn(s.quantile), Hits: s.hits, Rule: rule, Mode: mode, CountRejected: true,
+		Key: s.key, Limit: algorithms.Learn(s.quantile), Hits: s.hits, Rule: rule, Mode: store.Shadow, CountRejected: true,
 		OnError: store.OnErrorAllow, Exact: true, Hash: s.hash,
 	}
 }
@@ -102,24 +109,24 @@ func (s *lesson) asks(rule int, mode store.Mode) store.Charge {
 // teach adds the charges of the lessons of the descriptor, behind all others of its rule. The mode
 // keeps a store without room from denying the request.
 func (v *Verdict) teach(at int) {
-	for i := range v.parts.lessons {
-		lesson := &v.parts.lessons[i]
-		charge := lesson.asks(at, store.Shadow)
+	for i := range v.lessons.all {
+		lesson := &v.lessons.all[i]
+		charge := lesson.asks(at)
 		v.limits = append(v.limits, descriptors.Limit{Limit: charge.Limit})
 		v.charges = append(v.charges, charge)
-		v.terms = append(v.terms, term{limit: &v.limits[len(v.limits)-1], learns: int32(lesson.charge) + 1})
+		v.terms = append(v.terms, term{limit: &v.limits[len(v.limits)-1], hold: -1 - int32(lesson.charge)})
 	}
-	v.parts.lessons = v.parts.lessons[:0]
+	v.lessons.all = v.lessons.all[:0]
 }
 
 // teachPairs adds the lessons of pairs that have ended to the next transaction. The first
 // transaction has only asked.
 func (v *Verdict) teachPairs() {
 	for i := range v.charges {
-		if v.terms[i].learns == 0 || !v.Statuses[v.charges[i].Rule].Rule.Pairs() {
+		if !v.terms[i].learns() || !v.Statuses[v.charges[i].Rule].Rule.Pairs() {
 			continue
 		}
-		if of := &v.charges[v.terms[i].learns-1]; of.Hold.Phase == algorithms.HoldEnd && of.Hits > 0 {
+		if of := &v.charges[-1-v.terms[i].hold]; of.Hold.Phase == algorithms.HoldEnd && of.Hits > 0 {
 			lesson := v.charges[i]
 			lesson.Hits, lesson.Left = of.Hits, nil
 			v.choice.charges = append(v.choice.charges, lesson)
@@ -131,7 +138,7 @@ func (v *Verdict) teachPairs() {
 // are any.
 func (l *Limiter) learned(v *Verdict) (any bool) {
 	for i := range v.charges {
-		if v.terms[i].learns > 0 {
+		if v.terms[i].learns() {
 			any = l.estimates.Load().learn(v.charges[i].Hash, &v.decisions[i]) > 0 || any
 		}
 	}

@@ -46,14 +46,12 @@ type Verdict struct {
 	cuts      bool                // an estimate was cut
 	choice    choice              // among Groups
 	usage     descriptors.Usage   // of the descriptor while its charges are added
+	lessons   lessons             // the same
 }
 
 // parts are parts of charges.
 type parts struct {
-	holds   []store.Hold // of the charges that have one, in order
-	lessons []lesson     // of the descriptor while its charges are added
-	ask     [1]store.Charge
-	told    [1]algorithms.Decision
+	holds   []store.Hold   // of the charges that have one, in order
 	formers []store.Former // of the charges whose limits replaced others
 	states  []store.State  // of all charges, with TellSource
 }
@@ -63,15 +61,16 @@ type term struct {
 	limit *descriptors.Limit
 	grant *Grant // changed the limit; nil without one
 	hits  int64  // of the charge; of a group that is only asked, the hits that it would be charged
-	hold  int32  // 1 + index in Verdict.holds; 0: none
+	hold  int32  // 1 + index in parts.holds; 0: none. Of a key that learns: -1 - index of the charge that it learns for
 	cut   uint32 // of a slot: the estimate of the charge before, which was cut
-
-	learns int32 // of a key that learns: 1 + index of the charge that it learns for; 0: none
-	frees  bool  // the slot of an end, which a begin of the request takes
+	frees bool   // the slot of an end, which a begin of the request takes
 }
 
+// learns reports whether a charge is of a key that learns.
+func (t *term) learns() bool { return t.hold < 0 }
+
 // aside reports whether a charge is no limit, but stands beside one.
-func (t *term) aside() bool { return t.cut > 0 || t.learns > 0 || t.frees }
+func (t *term) aside() bool { return t.cut > 0 || t.learns() || t.frees }
 
 // Outcome is the treatment of a descriptor.
 type Outcome uint8
@@ -125,7 +124,7 @@ func (v *Verdict) reset() {
 	v.OverLimit, v.SoftBreach, v.notes, v.cuts, v.choice.freed = false, false, false, false, false
 	v.Statuses, v.charges = v.Statuses[:0], v.charges[:0]
 	v.keys, v.limits = v.keys[:0], v.limits[:0]
-	v.terms, v.replaced, v.parts.holds, v.parts.formers, v.parts.lessons, v.Groups = v.terms[:0], v.replaced[:0], v.parts.holds[:0], v.parts.formers[:0], v.parts.lessons[:0], v.Groups[:0]
+	v.terms, v.replaced, v.parts.holds, v.parts.formers, v.Groups = v.terms[:0], v.replaced[:0], v.parts.holds[:0], v.parts.formers[:0], v.Groups[:0]
 }
 
 // grow makes room for as many descriptors, most of which have one limit with a key of at most 64
@@ -177,7 +176,7 @@ func (v *Verdict) tellSource() {
 func (v *Verdict) sum(s *DescriptorStatus) {
 	best := s.charge
 	for i := best + 1; i < s.charge+s.count; i++ {
-		if v.terms[i].learns == 0 && v.before(i, best) {
+		if !v.terms[i].learns() && v.before(i, best) {
 			best = i
 		}
 	}

@@ -95,7 +95,7 @@ func (k Key) Take(c *store.Charge, hits int64, now algorithms.Instant) (Key, alg
 
 func (k Key) take(c *store.Charge, hits int64, now algorithms.Instant, excess algorithms.Excess) (Key, algorithms.Decision) {
 	var d algorithms.Decision
-	was := k.Limit
+	was, before := k.Limit, k
 	if c.Limit.Algorithm == algorithms.SlidingWindowLog {
 		counts := excess != algorithms.Refuse
 		d = k.Log().Take(c.Limit, now, hits, counts)
@@ -105,6 +105,9 @@ func (k Key) take(c *store.Charge, hits int64, now algorithms.Instant, excess al
 		k.Limit = c.Limit
 	} else {
 		k.State, k.Limit, d = algorithms.TakeAs(k.Limit, c.Limit, k.State, now, hits, excess)
+	}
+	if hits >= 0 && k.State.Unused() && !before.State.Unused() && before.IdleAt() <= now { // a probe or a denial changes nothing
+		k.State, k.Limit = before.State, before.Limit // an idle one, which a store may keep
 	}
 	if c.Limit.Requests == 0 && was.Requests > 0 {
 		k.Limit = was // as memstore (decision 27): no answer depends on it

@@ -11,12 +11,16 @@ import (
 	"sync"
 	"testing"
 
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// Users ask one request after the other, whose answers have a lognormal number of tokens. Clients
-// name a maximum that is far above. What a begin holds shows in the header of its answer.
+// Users send one request after the other. The answers have a lognormal number of tokens, and the
+// maximum of the clients is far above. The header of an answer shows how much its begin holds.
 func TestALearnedEstimateCovers95PercentOfTheCosts(t *testing.T) {
 	t.Parallel()
 	const users, budget, maximum = 2, 4_000_000_000, 20_000
@@ -88,5 +92,56 @@ func TestALearnedEstimateCovers95PercentOfTheCosts(t *testing.T) {
 				t.Errorf("covers %d of %d costs", covered, total)
 			}
 		})
+	}
+}
+
+const learningRules = `
+domain: llm
+descriptors:
+  - key: user
+    rate_limit: {unit: year, requests_per_unit: 1000000, hold: {begin: request, end: request_done, at_most: 1h, estimate: {learned: {ceiling: 5000}}}}
+`
+
+// askUser sends the begin or the end of a request of alice, and returns the hits that are left.
+func (c client) askUser(t *testing.T, phase, holder string, hits int) int {
+	t.Helper()
+	answer, err := c.service.ShouldRateLimit(parts.Soon(t), &ratelimitv3.RateLimitRequest{
+		Domain: "llm",
+		Descriptors: []*commonv3.RateLimitDescriptor{{
+			Entries:    []*commonv3.RateLimitDescriptor_Entry{{Key: "user", Value: "alice"}, {Key: phase, Value: holder}},
+			HitsAddend: wrapperspb.UInt64(uint64(hits)),
+		}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(answer.GetStatuses()[0].GetLimitRemaining())
+}
+
+// Two Weirs on one Redis teach a key. A third one, which starts later, holds its first begin as
+// sent, and then knows the number, also while Redis is away.
+func TestLearnedEstimatesOutliveARestartOfWeirAndAnOutageOfRedis(t *testing.T) {
+	t.Parallel()
+	r := startRedis(t, parts.RedisOptions{})
+	args := []string{"--store=redis", "--redis-url=" + urlOf(r.Address())}
+	two := []client{dial(t, startWith(t, learningRules, args...).GRPC), dial(t, startWith(t, learningRules, args...).GRPC)}
+	left := 0
+	for i := range algorithms.LearnedFrom {
+		left = two[i%2].askUser(t, "request_done", fmt.Sprint("end", i), 100)
+	}
+	s := startWith(t, learningRules, args...)
+	c := dial(t, s.GRPC)
+	for i, want := range []int{3000, 100, 100} {
+		now := c.askUser(t, "request", fmt.Sprint("begin", i), 3000)
+		if left-now != want {
+			t.Errorf("begin %d holds %d, want %d", i, left-now, want)
+		}
+		left = now
+	}
+	r.Kill()
+	c.askUser(t, "request", "away", 3000)
+	before := c.askUser(t, "request", "away2", 3000)
+	if now := c.askUser(t, "request", "away3", 3000); before-now < 100 || before-now > 102 {
+		t.Errorf("without Redis a begin holds %d, want 100", before-now)
 	}
 }

@@ -37,39 +37,26 @@ type Usage struct {
 // model may have a / too. An error names the wrong number, without the text itself.
 //
 //	1000/640/0/250/openai/gpt-5
-func ParseUsage(text string) (Usage, error) {
-	var numbers [4]uint64
-	for i, name := range [...]string{"input", "cached input", "cache write", "output"} {
-		n, rest, ok := cutNumber(text)
-		if !ok {
-			return Usage{}, fmt.Errorf("%s tokens: must be a whole number below 2^53 with a / behind it, as in 1000/640/0/250/gpt-5", name)
+func ParseUsage(text string) (u Usage, err error) {
+	at := 0
+	for i, to := range [...]*uint64{&u.Input, &u.Cached, &u.Written, &u.Output} {
+		n, begin := uint64(0), at
+		for at < len(text) && text[at]-'0' <= 9 && n < 1<<53 {
+			n = 10*n + uint64(text[at]-'0')
+			at++
 		}
-		numbers[i], text = n, rest
+		if at == begin || at == len(text) || text[at] != '/' || n >= 1<<53 {
+			return Usage{}, fmt.Errorf("%s tokens: must be a whole number below 2^53 with a / behind it, as in 1000/640/0/250/gpt-5",
+				[...]string{"input", "cached input", "cache write", "output"}[i])
+		}
+		*to = n
+		at++
 	}
-	u := Usage{Input: numbers[0], Cached: numbers[1], Written: numbers[2], Output: numbers[3], Model: text}
-	if u.Cached+u.Written > u.Input {
+	if u.Model = text[at:]; u.Cached+u.Written > u.Input {
 		return Usage{}, fmt.Errorf("input tokens: %d, must be at least the cached input and the cache write together, which are %d",
 			u.Input, u.Cached+u.Written)
 	}
 	return u, nil
-}
-
-// cutNumber returns the whole number below 2^53 that a text begins with, and the text behind the /
-// after it.
-func cutNumber(text string) (n uint64, rest string, ok bool) {
-	for i := range len(text) {
-		digit := text[i] - '0'
-		switch {
-		case text[i] == '/':
-			return n, text[i+1:], i > 0
-		case digit > 9:
-			return 0, "", false
-		}
-		if n = 10*n + uint64(digit); n >= 1<<53 {
-			return 0, "", false
-		}
-	}
-	return 0, "", false
 }
 
 // Unused reports whether the request has no tokens.
@@ -77,7 +64,7 @@ func (u *Usage) Unused() bool { return u.Input|u.Output == 0 }
 
 // prices is the prices of models.
 type prices struct {
-	models map[string]price
+	models map[string]*price
 	lines  map[string]int // by model, while the table is read
 }
 
@@ -134,24 +121,22 @@ func (l *Limit) Cost(u *Usage) (micros int64, known bool) {
 	if u.Unused() {
 		return 0, true
 	}
-	p, known := l.priceOf(u.Model)
-	if !known {
+	p := l.priceOf(u.Model)
+	if p == nil {
 		return 0, false
 	}
 	return p.cost(u), true
 }
 
 // HasPrice reports whether the limit has a price for a model. The limit must have prices.
-func (l *Limit) HasPrice(model string) bool {
-	_, known := l.priceOf(model)
-	return known
-}
+func (l *Limit) HasPrice(model string) bool { return l.priceOf(model) != nil }
 
-func (l *Limit) priceOf(model string) (p price, known bool) {
-	if p, known = l.priced.prices.models[model]; !known && l.others {
-		p, known = l.priced.prices.models[otherModels]
+func (l *Limit) priceOf(model string) *price {
+	p := l.priced.prices.models[model]
+	if p == nil && l.others {
+		p = l.priced.prices.models[otherModels]
 	}
-	return p, known
+	return p
 }
 
 // price reads a line of a table of prices.
@@ -183,7 +168,7 @@ func (t *Table) price(fields []string, line int) {
 	}
 	if len(t.mistakes) == before {
 		model = strings.Clone(model)
-		t.prices.models[model], t.prices.lines[model] = p, line
+		t.prices.models[model], t.prices.lines[model] = &p, line
 	}
 }
 
@@ -217,7 +202,7 @@ func (t *Table) pricesOf(fields []string, line int) bool {
 	if len(fields) < 2 || strings.TrimSpace(fields[0]) != names[0] || strings.TrimSpace(fields[1]) != names[1] {
 		return false
 	}
-	t.prices = &prices{models: make(map[string]price), lines: make(map[string]int)}
+	t.prices = &prices{models: make(map[string]*price), lines: make(map[string]int)}
 	for i, name := range fields {
 		if i >= len(names) || strings.TrimSpace(name) != names[i] || len(fields) != len(names) {
 			t.fail(line, "", "is the line of names of a table of prices, must be %s", strings.Join(names, ","))

@@ -91,6 +91,30 @@ func BenchmarkCheckOneKey(b *testing.B) {
 	}
 }
 
+// BenchmarkCheckCalendar is decisions without and with a calendar, in Berlin's summer time.
+func BenchmarkCheckCalendar(b *testing.B) {
+	const calendar = ", align: {to: calendar, zone: Europe/Berlin}"
+	for _, c := range []struct{ name, algorithm, align string }{
+		{"window", "fixed_window", ""},
+		{"window/month", "fixed_window", calendar},
+		{"counter", "sliding_window_counter", ""},
+		{"counter/month", "sliding_window_counter", calendar},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			f := newFixtureWith(b, "domain: edge\ndescriptors:\n- {key: user, rate_limit: {algorithm: "+c.algorithm+
+				", unit: month, requests_per_unit: 4000000000"+c.align+"}}\n", limiter.Options{})
+			r := request("edge", "user=u")
+			var v limiter.Verdict
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := f.Check(b.Context(), r, &v); err != nil || v.OverLimit {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
 // heldRules have a limit on a user without holders, and with holders under two algorithms.
 const heldRules = `
 domain: edge

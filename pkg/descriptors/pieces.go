@@ -9,8 +9,8 @@ import (
 )
 
 // The parser makes a tree of all values of a document, which takes up to 35 times the memory of its
-// text. So the list of the descriptors of a large document is parsed in pieces, and the tree of
-// each piece is dropped before the next one.
+// text. So the list of the descriptors of a large document is parsed in pieces. The tree of a
+// piece is dropped before the next one.
 
 // pieceBytes is the length of a piece, but for its last item. A document below four times that
 // length is parsed at once.

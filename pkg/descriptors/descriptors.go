@@ -128,8 +128,9 @@ type Rules struct {
 	only    *Domain // the one of domains, if there is one
 	all     []*Rule
 
-	mostLimits int  // of one rule
-	zoned      bool // a calendar has a time zone other than UTC
+	mostCharges int  // of one rule
+	learns      bool // a limit learns its estimates
+	zoned       bool // a calendar has a time zone other than UTC
 
 	once     sync.Once // for digest
 	meanings []meaning // of all
@@ -158,8 +159,8 @@ func (r *Rules) All() []*Rule { return r.all }
 // other than UTC.
 func (r *Rules) NeedsZones() bool { return r.zoned }
 
-// MostLimits returns the number of limits of the rule with the most limits, at most MaxLimits.
-func (r *Rules) MostLimits() int { return r.mostLimits }
+// MostCharges returns the number of charges of the rule with the most charges, see [Rule.Charges].
+func (r *Rules) MostCharges() int { return r.mostCharges }
 
 // Len returns the length of All: IDs are below it. [Rules.Count] counts the rules in the sense of
 // the documentation.

@@ -24,15 +24,18 @@ func (e Estimate) Learns() bool { return e.Quantile > 0 }
 func (e Estimate) Percent() string { return strconv.FormatFloat(float64(e.Quantile)/10, 'f', -1, 64) }
 
 // Learn reports whether a limit of the rules learns its estimates.
-func (r *Rules) Learn() bool {
-	for _, rule := range r.all {
-		for i := range rule.Limits {
-			if rule.Limits[i].Estimate.Learns() {
-				return true
-			}
+func (r *Rules) Learn() bool { return r.learns }
+
+// Charges returns the number of charges of a descriptor of the rule: one for each limit, and one
+// more for each that learns its estimates. The number is at most two times MaxLimits.
+func (r *Rule) Charges() int {
+	n := len(r.Limits)
+	for i := range r.Limits {
+		if r.Limits[i].Estimate.Learns() {
+			n++
 		}
 	}
-	return false
+	return n
 }
 
 const defaultQuantile = 950

@@ -141,7 +141,7 @@ func Load(sources []Source, o Options) (*Rules, []Warning, error) {
 		for _, r := range d.rules {
 			r.ID = len(rules.all)
 			rules.all = append(rules.all, r)
-			rules.mostLimits = max(rules.mostLimits, len(r.Limits))
+			rules.mostCharges, rules.learns = max(rules.mostCharges, r.Charges()), rules.learns || r.Charges() > len(r.Limits)
 		}
 	}
 	return rules, warnings, nil

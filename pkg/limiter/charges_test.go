@@ -89,6 +89,10 @@ func TestFurtherBytesCountChargesBeyondOneOfEachDescriptor(t *testing.T) {
 			t.Errorf("%s: got %d bytes, want %d to %d", c.name, got, c.least, c.most)
 		}
 	}
+	f.rules(learnedRules)
+	if got := f.FurtherBytes(request("edge", slices.Repeat([]string{"user=x,r=1"}, 100)...), 1000); got < 100*500 || got > 100*600 {
+		t.Errorf("100 descriptors of a limit that learns: got %d bytes", got)
+	}
 	f.rules(limits(3))
 	if got := f.FurtherBytes(request("edge", "a=x", "b=x"), 10); got != 0 {
 		t.Errorf("a usual request: got %d bytes, want 0", got)

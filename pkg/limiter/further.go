@@ -14,7 +14,7 @@ const modestBytes = 8 << 10
 // is 0 for nearly all requests, and then takes some nanoseconds; else as long as a match.
 func (l *Limiter) FurtherBytes(r *Request, size int) int64 {
 	rules := l.current.Load().rules
-	further := rules.MostLimits() - 1
+	further := rules.MostCharges() - 1
 	if further <= 0 || further*(len(r.Descriptors)*chargeBytes+2*size) <= modestBytes {
 		return 0
 	}
@@ -29,13 +29,13 @@ func (l *Limiter) FurtherBytes(r *Request, size int) int64 {
 		if rule == nil {
 			rule = domain.Default
 		}
-		if rule == nil || d.Override != nil || len(rule.Limits) < 2 {
+		if rule == nil || d.Override != nil || rule.Charges() < 2 {
 			continue
 		}
-		if charges += len(rule.Limits); charges > MaxCharges { // the request is refused
+		if charges += rule.Charges(); charges > MaxCharges { // the request is refused
 			break
 		}
-		bytes += int64(len(rule.Limits)-1) * (chargeBytes + 2*textBytes(d.Entries))
+		bytes += int64(rule.Charges()-1) * (chargeBytes + 2*textBytes(d.Entries))
 	}
 	return bytes
 }

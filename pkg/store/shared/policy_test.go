@@ -145,3 +145,24 @@ func TestChargesOfSeveralPoliciesAreOneTransaction(t *testing.T) {
 		})
 	}
 }
+
+// Without the remote store a key that learns tells no number: its decision has no ResetAfter. Its
+// charge is no decision by a policy, and the remote store is not charged later.
+func TestAKeyThatLearnsTellsAndLearnsNothingWithoutTheRemoteStore(t *testing.T) {
+	inBubbleAway(t, setup{}, func(r *rig) {
+		lesson := store.Charge{
+			Key: []byte("k/learned/"), Limit: algorithms.Learn(950), Hits: 7, Mode: store.Shadow, CountRejected: true, OnError: store.OnErrorAllow, Exact: true,
+		}
+		decisions, before := make([]algorithms.Decision, 2), r.Stats().Decided
+		for _, charges := range [][]store.Charge{{lesson}, {charge("k", 3), lesson}} {
+			admitted, err := store.Take(r.t.Context(), r, charges, decisions)
+			if d := decisions[len(charges)-1]; err != nil || !admitted || !d.Allowed || d.ResetAfter != 0 {
+				r.t.Errorf("%d charges: admitted %t (%v), %+v", len(charges), admitted, err, d)
+			}
+		}
+		before.Local++
+		if got := r.Stats().Decided; got != before {
+			r.t.Errorf("decided %+v, want %+v", got, before)
+		}
+	})
+}

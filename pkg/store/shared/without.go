@@ -76,10 +76,15 @@ func (s *Store) peekWithout(charges []store.Charge, decisions []algorithms.Decis
 	return nil
 }
 
+// countByPolicy returns the number of charges of each policy. A key that learns has nothing to
+// decide.
 func countByPolicy(charges []store.Charge) (n Decided) {
 	for i := range charges {
 		switch charges[i].OnError {
 		case store.OnErrorAllow:
+			if charges[i].Limit.Algorithm == algorithms.Learned {
+				continue
+			}
 			n.Allow++
 		case store.OnErrorDeny:
 			n.Deny++

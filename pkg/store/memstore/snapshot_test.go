@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/weirproxy/weir/internal/testing/model"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
@@ -89,9 +90,11 @@ func drawCharges(rt *rapid.T) []store.Charge {
 		}
 		if a == algorithms.Concurrency || rapid.Bool().Draw(rt, "held") {
 			charges[i].Hold = &store.Hold{
-				Phase:  rapid.SampledFrom([]algorithms.HoldPhase{1, 1, 1, 2, 2, 3, 4}).Draw(rt, "phase"),
+				Phase:  rapid.SampledFrom([]algorithms.HoldPhase{1, 1, 1, 2, 2, 3, 4, 6, 6, 6}).Draw(rt, "phase"),
 				Holder: holderOf(rapid.IntRange(0, 3).Draw(rt, "holder")),
 				AtMost: rapid.SampledFrom([]time.Duration{time.Second, time.Minute, 24 * time.Hour}).Draw(rt, "at most"),
+
+				Estimate: rapid.Uint32Range(0, 3).Draw(rt, "estimate"),
 			}
 		}
 	}
@@ -136,10 +139,11 @@ func TestARestoredStoreDecidesAsTheSavedOne(t *testing.T) {
 			}
 			for range rapid.IntRange(1, 20).Draw(rt, "after") {
 				charges := drawCharges(rt)
+				again := model.Copy(charges)
 				want := take(s, charges)
-				was := holdsOf(charges)
-				got := take(r, charges)
-				if diff := cmp.Diff(want, got) + cmp.Diff(was, holdsOf(charges)); diff != "" {
+				got := take(r, again)
+				if diff := cmp.Diff(want, got) + cmp.Diff(holdsOf(charges), holdsOf(again)) +
+					cmp.Diff(model.PhasesOf(charges), model.PhasesOf(again)); diff != "" {
 					rt.Fatalf("%+v: (-not restarted +restarted)\n%s", charges, diff)
 				}
 				wait("wait after")

@@ -324,7 +324,8 @@ func (b *batch) learnCorrection(c *call) {
 func (c *call) read(r *reader) {
 	c.admitted = true
 	for i := range c.charges {
-		if c.fixes[i] == nil && !c.charges[i].Limit.Algorithm.HasState() && !c.ends(i) {
+		told := c.ends(i) || c.held(i) && c.holds[i].Phase == algorithms.HoldPair // later, and has no decision
+		if c.fixes[i] == nil && !c.charges[i].Limit.Algorithm.HasState() && !told {
 			c.decisions[i], _ = r.decision()
 		}
 	}

@@ -42,6 +42,12 @@ func canceled() store.Charge {
 	return withHolder(algorithms.HoldCancel, "", algorithms.Limit{}, "r", 0)
 }
 
+func paired(estimate uint32, cost int64) store.Charge {
+	c := withHolder(algorithms.HoldPair, "", algorithms.Limit{}, "r", cost)
+	c.Hold.Estimate = estimate
+	return c
+}
+
 func ended(hits int64) store.Charge { return end("", algorithms.Limit{}, "r", hits) }
 
 func TestRedisIsToldOfHoldersLater(t *testing.T) {
@@ -66,6 +72,12 @@ func TestRedisIsToldOfHoldersLater(t *testing.T) {
 		{"two ends", true, []store.Charge{ended(2), ended(3)}, 8, 10, done, 0},
 		{"an end of a holder that is not known", false, []store.Charge{ended(4)}, 6, 10, done, 0},
 		{"a cancel", true, []store.Charge{canceled()}, 10, 10, algorithms.HoldDenied, 0},
+		{"a pair", false, []store.Charge{paired(4, 9)}, 6, 6, held, held},
+		{"a pair beyond the limit", false, []store.Charge{paired(40, 1)}, 0, 0, held, held},
+		{"a pair without hits", false, []store.Charge{paired(0, 9)}, 10, 10, held, 0},
+		{"a pair that Redis knows", true, []store.Charge{paired(4, 9)}, 1, 10, done, 0},
+		{"both calls of a pair", false, []store.Charge{paired(4, 1), paired(9, 7)}, 3, 10, done, 0},
+		{"a pair and its end", false, []store.Charge{paired(4, 1), ended(7)}, 3, 10, done, 0},
 		{"an end and a new begin", true, []store.Charge{ended(1), begun(3)}, 9, 7, done, held},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -304,6 +304,24 @@ func TestBookTellsTheEventsOfAHolderInTheirOrder(t *testing.T) {
 	}
 }
 
+// A pair that Redis may have applied would have another effect the second time.
+func TestAPairIsToldOnceAsAPair(t *testing.T) {
+	var b Book
+	first, second := event(algorithms.HoldPair, "r", 7), event(algorithms.HoldPair, "r", 7)
+	first.Hold.Estimate = 4
+	b.AddEvent(&first, start, 0)
+	b.AddEvent(&second, start, 0)
+	what := b.Tell(b.Of([]byte("slots"), Clocks{})[0], Clocks{})
+	if len(what.Charges) != 2 || what.Charges[0].Hold.Phase != algorithms.HoldPair || what.Charges[1].Hold.Phase != algorithms.HoldPair {
+		t.Errorf("told %+v, want two pairs", what.Charges)
+	}
+	b.Told(what, Unknown, Clocks{})
+	again := b.Tell(what.Entry, Clocks{}).Charges
+	if len(again) != 2 || again[0].Hold.Phase != algorithms.HoldBegun || again[0].Hits != 4 || again[1].Hold.Phase != algorithms.HoldBegun {
+		t.Errorf("after a lost answer: told %+v, want a begin of 4", again)
+	}
+}
+
 // Slots of holders that Redis was not told of are owed until it was.
 func TestSlotsOfHoldersAreOwedUntilTold(t *testing.T) {
 	var b Book

@@ -161,7 +161,7 @@ if general % 4 >= 2 then
       local at = c.at > 0 and c.phase ~= RELEASE and math.min(c.at, latest) or latest
       local r = find(c, latest)
       if c.phase == PAIR then -- which came without Redis
-        if r and r[1] == HELD then c.phase, c.paired = END, PAIRED else c.phase, c.hits = BEGUN, c.estimate end
+        if r and r[1] == HELD then c.phase, c.paired = END, PAIRED else c.phase, c.hits, c.first = BEGUN, c.estimate, true end
       end
       c.was, c.when = r, at
       local key, by, phase = c.key, c.by, c.phase
@@ -199,7 +199,7 @@ if general % 4 >= 2 then
       if hits <= 0 and c.at == 0 then d = d or probe(c) end -- also a probe takes over the numbers of the limit
       if not by.open then d = nil end
       if peeked then return d end
-      if phase == BEGUN and not held and not (r and r[1] == ENDED) and c.hits > 0 then
+      if phase == BEGUN and not held and not (r and r[1] == ENDED) and (c.hits > 0 or c.first) then
         become(c, {HELD, c.hits, at, till})
       elseif (phase == CANCEL or phase == RELEASE) and held then
         become(c, {DENIED, 0, r[3], r[4]})

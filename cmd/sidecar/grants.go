@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -17,7 +18,8 @@ import (
 
 type grantFlags struct {
 	limit, length, until, reason, by string
-	requests, burst, add             uint32
+	requests, add                    uint64
+	burst                            uint32
 	factor                           float64
 	unlimited, block                 bool
 }
@@ -49,12 +51,12 @@ is needed, and a --reason. One of --for and --until is needed, but not with --ad
 	addServer(cmd, &c.server)
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.Uint32Var(&in.requests, "requests", 0, "give this `number` of requests per period of the limit; 0 blocks")
+	flags.Uint64Var(&in.requests, "requests", 0, "give this `number` of requests per period of the limit; 0 blocks")
 	flags.Uint32Var(&in.burst, "burst", 0, "with --requests, of a token_bucket: the `burst`; 0 = in the proportion of the rule")
 	flags.Float64Var(&in.factor, "factor", 0, "give the limit's own numbers times this `factor`, at most 1000000")
 	flags.BoolVar(&in.unlimited, "unlimited", false, "let everything pass, and count nothing")
 	flags.BoolVar(&in.block, "block", false, "deny every request")
-	flags.Uint32Var(&in.add, "add", 0, "give this `number` of requests more until the window of the limit ends, of a fixed_window")
+	flags.Uint64Var(&in.add, "add", 0, "give this `number` of requests more until the window of the limit ends, of a fixed_window")
 	flags.StringVar(&in.limit, "limit", "",
 		"only the limit with this `name`, or with this end of its key, such as token_bucket/1s; \"\" = all limits of the rule")
 	flags.StringVar(&in.length, "for", "", "end after this `duration`, such as 30m, 2h or 7d")
@@ -85,11 +87,17 @@ func (f *grantFlags) grant(changed func(flag string) bool, domain, descriptor st
 	case given != 1:
 		wrong("--requests, --factor, --unlimited, --block, --add: got %d of them, must be one", given)
 	case changed("requests"):
-		g.Gives = &adminv1.Grant_RequestsPerUnit{RequestsPerUnit: f.requests}
+		g.Gives = &adminv1.Grant_RequestsPerUnit{RequestsPerUnit: uint32(f.requests)}
+		if f.requests > math.MaxUint32 {
+			g.Gives = &adminv1.Grant_LargeRequests{LargeRequests: f.requests}
+		}
 	case changed("factor"):
 		g.Gives = &adminv1.Grant_Factor{Factor: f.factor}
 	case changed("add"):
-		g.Gives = &adminv1.Grant_Add{Add: f.add}
+		g.Gives = &adminv1.Grant_Add{Add: uint32(f.add)}
+		if f.add > math.MaxUint32 {
+			g.Gives = &adminv1.Grant_LargeAdd{LargeAdd: f.add}
+		}
 	case f.unlimited:
 		g.Gives = &adminv1.Grant_Unlimited{Unlimited: true}
 	case f.block:

@@ -138,7 +138,7 @@ func appendJSON(dst []byte, q request, d algorithms.Decision, never bool) []byte
 		Timestamp  int64          `json:"timestamp"`
 		Hits       int64          `json:"hits"`
 		Allowed    bool           `json:"allowed"`
-		Remaining  uint32         `json:"remaining"`
+		Remaining  uint64         `json:"remaining"`
 		RetryAfter *time.Duration `json:"retry_after_ns"`
 		ResetAfter time.Duration  `json:"reset_after_ns"`
 		Never      bool           `json:"never,omitempty"`

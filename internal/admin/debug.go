@@ -79,7 +79,7 @@ func (s *Server) limitLines(w http.ResponseWriter, _ *http.Request) {
 				period = strings.ToUpper(period)
 			}
 			fmt.Fprintf(w, "%s: unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t\n",
-				key, period, l.Requests, r.Shadow, r.Quota)
+				key, period, l.PerPeriod(), r.Shadow, r.Quota)
 		}
 	}
 }

@@ -186,10 +186,12 @@ func (s *Sketch) carry(i int, h Hit, add uint64) bool {
 	b := &s.buckets[i/ways]
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if s.heads[i].hash.Load() != h.Hash {
+	e := &s.heads[i]
+	if e.hash.Load() != h.Hash {
 		return false
 	}
-	b.entries[i%ways].carried += s.heads[i].take() + add
+	b.entries[i%ways].carried += e.now.Swap(uint64(h.Remaining))>>32 + add
+	e.limit.Store(h.Capacity)
 	return true
 }
 

@@ -71,6 +71,7 @@ const (
 	MinPeriod = time.Millisecond
 	MaxPeriod = 10 * 365 * 24 * time.Hour // ten years of 365 days
 	MaxHits   = math.MaxUint32            // of one charge, either way
+	MaxCount  = 1<<53 - 1                 // of one window: a script in Redis adds no larger numbers exactly
 )
 
 // Limit is the number of hits that a key may use in a period. The zero value is not valid, see
@@ -87,15 +88,29 @@ type Limit struct {
 // in registers. With five fields in Limit a decision took 10 to 40 % longer.
 type Extra struct {
 	Burst    uint32    // token_bucket only: total capacity in hits; 0 means Requests
+	More     uint32    // fixed_window only: the limit has More times MaxHits hits beyond Requests; see Limit.SetPerPeriod
 	Calendar *Calendar // of CalendarWindow and CalendarCounter: their windows; nil: windows of Period since the epoch
 }
 
-// Capacity returns the largest number of hits that an idle key admits at once.
-func (l Limit) Capacity() uint32 {
+// Capacity returns the largest number of hits that an idle key admits at once, at most MaxCount.
+func (l Limit) Capacity() uint64 {
 	if l.Algorithm == TokenBucket && l.Burst != 0 {
-		return l.Burst
+		return uint64(l.Burst)
 	}
-	return l.Requests
+	return l.PerPeriod()
+}
+
+// PerPeriod returns the hits per Period: Requests and More together.
+func (l Limit) PerPeriod() uint64 { return uint64(l.Requests) + uint64(l.More)*MaxHits }
+
+// SetPerPeriod sets Requests and More to that many hits per Period, at most MaxCount. More than
+// MaxHits are for fixed_window alone. Each number has one form, so that == compares limits.
+func (l *Limit) SetPerPeriod(hits uint64) {
+	l.Requests, l.More = uint32(hits), 0
+	if hits > MaxHits {
+		l.More = uint32((hits - 1) / MaxHits)
+		l.Requests = uint32(hits - uint64(l.More)*MaxHits)
+	}
 }
 
 // Validate returns all mistakes of the limit, joined, or nil. The texts name fields as rule files
@@ -126,6 +141,13 @@ func (l Limit) Validate() error {
 	if l.Burst != 0 && l.Requests == 0 {
 		errs = append(errs, fmt.Errorf("burst: %d: requests_per_unit 0 denies every hit, so there is nothing to burst", l.Burst))
 	}
+	switch {
+	case l.More != 0 && !l.Algorithm.HasWindows():
+		errs = append(errs, fmt.Errorf("requests: %d: only fixed_window has more than %d", l.PerPeriod(), uint32(MaxHits)))
+	case l.More != 0 && l.Requests == 0, l.PerPeriod() > MaxCount:
+		errs = append(errs, fmt.Errorf("requests: %d and %d times %d: must be made by SetPerPeriod, of at most %d",
+			l.Requests, l.More, uint32(MaxHits), uint64(MaxCount)))
+	}
 	if l.Algorithm == TokenBucketInteger && int64(l.Requests) > int64(l.Period) && l.Period >= MinPeriod {
 		errs = append(errs, fmt.Errorf(
 			"requests: %d: token_bucket_integer cannot refill more than a token per nanosecond, must be at most %d for %v",
@@ -138,7 +160,7 @@ func (l Limit) Validate() error {
 // held at the largest [time.Duration] (292 years).
 type Decision struct {
 	Allowed    bool          // the hits fit the limit
-	Remaining  uint32        // hits that would pass right now, after this charge
+	Remaining  uint64        // hits that would pass right now, after this charge; at most MaxCount
 	RetryAfter time.Duration // 0 if allowed; else the shortest wait until the same hits would pass if no others came
 	ResetAfter time.Duration // wait until the key is idle; fixed_window: until the window ends
 }
@@ -178,7 +200,7 @@ func (s State) Unused() bool { return s.a|s.b == 0 }
 
 // Take applies hits to a key in state s at instant now and returns the next state and the decision.
 //
-// hits is held between -MaxHits and MaxHits. 0 is a probe, which changes nothing and is allowed
+// hits is held between -MaxCount and MaxCount. 0 is a probe, which changes nothing and is allowed
 // unless the key is past its limit. Negative hits are a refund: Take gives back at most the hits
 // used, always allows a refund and never moves a window's end.
 //
@@ -222,7 +244,7 @@ func Counting(countRejected bool) Excess {
 func (e Excess) most(l Limit) uint64 {
 	switch e {
 	case Count:
-		return 2 * uint64(l.Capacity())
+		return 2 * l.Capacity()
 	case Owe:
 		return MaxOwed
 	default:
@@ -236,7 +258,7 @@ func Charge(l Limit, s State, now Instant, hits int64, excess Excess) (State, De
 	if k == nil || l.Period <= 0 {
 		return s, Decision{}
 	}
-	next, d := k.take(l, s, now, min(max(hits, -MaxHits), MaxHits), excess)
+	next, d := k.take(l, s, now, min(max(hits, -MaxCount), MaxCount), excess)
 	if last := s.charged(l.Algorithm); last > now && !s.Unused() {
 		d = d.later(last.Sub(now))
 	}
@@ -310,7 +332,7 @@ func TakeAs(was, l Limit, s State, now Instant, hits int64, excess Excess) (Stat
 		return s, was, d
 	}
 	wide := l
-	wide.Burst = was.Capacity()
+	wide.Burst = uint32(was.Capacity())
 	if next == carried {
 		return tokenBucket{}.change(was, wide, s, now), wide, d
 	}

@@ -116,7 +116,7 @@ func TestValidateNamesEverythingThatIsWrong(t *testing.T) {
 
 func TestCapacityIsTheBurstOfATokenBucketOnly(t *testing.T) {
 	for _, a := range RateAlgorithms() {
-		want := uint32(3)
+		want := uint64(3)
 		if a == TokenBucket {
 			want = 7
 		}
@@ -272,4 +272,31 @@ type seeded struct {
 func (s seeded) Fatalf(format string, args ...any) {
 	s.Helper()
 	s.T.Fatalf("seed %d: "+format, append([]any{s.seed}, args...)...)
+}
+
+// Each number of hits has one form, so that == compares limits.
+func TestALimitHasOneFormOfEachNumber(t *testing.T) {
+	numbers := []uint64{0, 1, MaxHits - 1, MaxHits, MaxHits + 1, 2*MaxHits - 1, 2 * MaxHits, 2*MaxHits + 1, 1 << 32, 250_000_000_000, MaxCount - 1, MaxCount}
+	for _, n := range numbers {
+		l := Limit{Algorithm: FixedWindow, Period: time.Second}
+		l.SetPerPeriod(n)
+		if l.PerPeriod() != n || l.Capacity() != n || (l.Requests == 0) != (n == 0) || (l.More > 0) != (n > MaxHits) {
+			t.Errorf("SetPerPeriod(%d) makes %+v, of %d", n, l, l.PerPeriod())
+		}
+		if err := l.Validate(); err != nil {
+			t.Errorf("%d hits: %v", n, err)
+		}
+	}
+	for text, l := range map[string]Limit{
+		"requests: 4294967296: only fixed_window has more than 4294967295":                                             {Algorithm: TokenBucket, Requests: 1, Period: time.Second, Extra: Extra{More: 1}},
+		"requests: 0 and 1 times 4294967295: must be made by SetPerPeriod, of at most 9007199254740991":                {Algorithm: FixedWindow, Period: time.Second, Extra: Extra{More: 1}},
+		"requests: 4294967295 and 2097152 times 4294967295: must be made by SetPerPeriod, of at most 9007199254740991": {Algorithm: CalendarWindow, Requests: MaxHits, Period: time.Second, Extra: Extra{More: 1 << 21}},
+	} {
+		if err := l.Validate(); err == nil || err.Error() != text {
+			t.Errorf("%+v: %v; want %s", l, err, text)
+		}
+	}
+	if got := unsafe.Sizeof(Limit{}); got != 32 {
+		t.Errorf("a limit has %d bytes; want 32, as the compiler keeps no more in registers", got)
+	}
 }

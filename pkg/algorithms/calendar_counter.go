@@ -196,7 +196,7 @@ func (calendarCounter) take(l Limit, s State, now Instant, hits int64, excess Ex
 	}
 	d.ResetAfter = saturate(w.reset(l))
 	if used := w.used(); used < limit {
-		d.Remaining = l.Requests - uint32(used)
+		d.Remaining = uint64(l.Requests) - used
 	}
 	switch {
 	case d.Allowed:

@@ -10,9 +10,6 @@ const CalendarWindow Algorithm = 7
 // end in b.
 type calendarWindow direct
 
-// maxCount bounds the count of a window: a script in Redis adds no larger numbers exactly.
-const maxCount = 1<<53 - 1
-
 func (calendarWindow) name() string { return fixedWindow{}.name() }
 
 // stretch is the window of an instant, and the hits in it.
@@ -45,7 +42,7 @@ func (w stretch) state() State {
 
 func (c calendarWindow) take(l Limit, s State, now Instant, hits int64, excess Excess) (State, Decision) {
 	w := c.at(l, s, now)
-	limit := uint64(l.Requests)
+	limit := l.PerPeriod()
 	d := Decision{Allowed: true, ResetAfter: max(w.end.Sub(w.now), 1)}
 	switch {
 	case hits < 0:
@@ -61,7 +58,7 @@ func (c calendarWindow) take(l Limit, s State, now Instant, hits int64, excess E
 	default:
 		d.Allowed = false
 		if excess != Refuse {
-			w.count = min(w.count+uint64(hits), maxCount)
+			w.count = min(w.count+uint64(hits), MaxCount)
 			s = w.state()
 		}
 	}
@@ -69,7 +66,7 @@ func (c calendarWindow) take(l Limit, s State, now Instant, hits int64, excess E
 		d.RetryAfter = d.ResetAfter
 	}
 	if w.count < limit {
-		d.Remaining = uint32(limit - w.count)
+		d.Remaining = limit - w.count
 	}
 	return s, d
 }
@@ -102,7 +99,7 @@ func (c calendarWindow) rewind(l Limit, s State, now Instant, tolerance time.Dur
 }
 
 func (calendarWindow) clamp(l Limit, s State, now Instant) State {
-	w := stretch{start: s.last, end: Instant(s.b), count: min(s.a, maxCount)}
+	w := stretch{start: s.last, end: Instant(s.b), count: min(s.a, MaxCount)}
 	w.start, w.end = l.clamped(w.start, w.end, now)
 	return w.state()
 }

@@ -112,7 +112,7 @@ func (s *Side) gained(now Instant) uint64 {
 func (s *Side) fit(hits uint64, now Instant) uint64 {
 	if s.Log == nil {
 		_, _, d := TakeAs(s.Was, s.Limit, s.State, now, 0, Refuse)
-		return min(hits, uint64(d.Remaining)/s.parts()*s.parts())
+		return min(hits, d.Remaining/s.parts()*s.parts())
 	}
 	hits = min(hits, uint64(s.Limit.Requests))
 	if first, used := s.Log.live(s.Limit.Period, s.Log.held(now)); hits > 0 && used+hits > uint64(s.Limit.Requests) {
@@ -123,12 +123,12 @@ func (s *Side) fit(hits uint64, now Instant) uint64 {
 
 // missing returns the hits that leave an unused bucket with the tokens of s.
 func (s *Side) missing(to *Side, now Instant) uint64 {
-	all, used := uint64(s.Was.Capacity()), s.used(now)
+	all, used := s.Was.Capacity(), s.used(now)
 	if used > all {
-		return uint64(to.Limit.Capacity()) + rescale(used-all, to.Parts, s.Parts)
+		return to.Limit.Capacity() + rescale(used-all, to.Parts, s.Parts)
 	}
 	left := (all - used) / s.parts() * to.parts()
-	return uint64(to.Limit.Capacity()) - min(left, uint64(to.Limit.Capacity()))
+	return to.Limit.Capacity() - min(left, to.Limit.Capacity())
 }
 
 // rescale returns hits in other parts, rounded up to whole hits.
@@ -142,15 +142,16 @@ func rescale(hits, to, from uint64) uint64 {
 
 // take takes hits, also beyond the capacity.
 func (s *Side) take(now Instant, hits uint64) {
-	for ; hits > 0; hits -= min(hits, MaxHits) {
-		n := int64(min(hits, MaxHits))
-		if s.Log != nil {
-			all := s.Limit
-			all.Requests = MaxHits
-			s.Log.Take(all, now, n, true)
-		} else {
-			s.State, s.Was, _ = TakeAs(s.Was, s.Limit, s.State, now, n, Owe)
-		}
+	if hits == 0 {
+		return
+	}
+	n := int64(min(hits, MaxCount))
+	if s.Log != nil {
+		all := s.Limit
+		all.Requests = MaxHits
+		s.Log.Take(all, now, n, true)
+	} else {
+		s.State, s.Was, _ = TakeAs(s.Was, s.Limit, s.State, now, n, Owe)
 	}
 }
 

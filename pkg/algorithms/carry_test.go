@@ -49,7 +49,7 @@ func TestEachPairOfAlgorithmsKeepsTheUsedHits(t *testing.T) {
 				a, b := sideOf(from), sideOf(to)
 				a.charge(at, 11, false)
 				Carry(a, b, at, true)
-				want := uint32(89)
+				want := uint64(89)
 				if a.isBucket() && b.isBucket() {
 					want = 9 // tokens stay tokens
 				}
@@ -318,4 +318,32 @@ func TestALostMarkMakesNoHitFree(t *testing.T) {
 			l.check(t, from, to)
 		}
 	})
+}
+
+// Hits of a budget carry over to a larger or a smaller one exactly, also to another period.
+func TestLargeCountsCarryOverExactly(t *testing.T) {
+	const at = Instant(1_700_000_000_000_000_000)
+	month := Limit{Algorithm: CalendarWindow, Period: 30 * 24 * time.Hour, Extra: Extra{Calendar: calendarOf(CalendarSpec{Unit: CalendarMonth, Count: 1})}}
+	for _, from := range []Limit{{Algorithm: FixedWindow, Period: time.Minute}, month} {
+		for _, to := range []Limit{{Algorithm: FixedWindow, Period: time.Hour}, {Algorithm: FixedWindow, Period: 7 * time.Second}, month} {
+			for _, sizes := range [][2]uint64{{400_000_000_000, 9_000_000_000_000_000}, {MaxCount, MaxHits + 1}, {MaxHits, 5 * MaxHits}, {5 * MaxHits, 3}} {
+				if from == month && to == month {
+					continue // the state of one key
+				}
+				from.SetPerPeriod(sizes[0])
+				to.SetPerPeriod(sizes[1])
+				a, b := sideOf(from), sideOf(to)
+				used := uint64(0)
+				for range 7 {
+					if a.charge(at, MaxHits-1, false).Allowed {
+						used += MaxHits - 1
+					}
+				}
+				Carry(a, b, at, true)
+				if d := b.charge(at, 0, false); d.Remaining != sizes[1]-min(used, sizes[1]) {
+					t.Errorf("%d of %d are used: %d remain of %d per %v", used, sizes[0], d.Remaining, sizes[1], to.Period)
+				}
+			}
+		}
+	}
 }

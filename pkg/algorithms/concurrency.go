@@ -33,7 +33,7 @@ func (s Slots) Decide(l Limit, now Instant, hits uint32, atMost time.Duration) D
 		last = max(last, now.Add(atMost))
 	}
 	if s.Used < limit {
-		d.Remaining = uint32(limit - s.Used)
+		d.Remaining = limit - s.Used
 	}
 	d.ResetAfter = last.Sub(now)
 	switch {

@@ -25,7 +25,7 @@ func remains(t failer, k *key, now Instant, d Decision) {
 	if d.Remaining > 0 && !k.passes(now, int64(d.Remaining)) {
 		t.Fatalf("remaining %d at %d, but that many do not pass: %v", d.Remaining, now, k)
 	}
-	if more := int64(d.Remaining) + 1; more <= MaxHits && k.passes(now, more) {
+	if more := int64(d.Remaining) + 1; more <= MaxCount && k.passes(now, more) {
 		t.Fatalf("remaining %d at %d, but one more passes: %v", d.Remaining, now, k)
 	}
 }

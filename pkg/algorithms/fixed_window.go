@@ -29,7 +29,7 @@ func (fixedWindow) count(l Limit, s State, now Instant) (uint64, Instant) {
 
 func (f fixedWindow) take(l Limit, s State, now Instant, hits int64, excess Excess) (State, Decision) {
 	count, now := f.count(l, s, now)
-	limit := uint64(l.Requests)
+	limit := l.PerPeriod()
 	d := Decision{Allowed: true, ResetAfter: l.Period - elapsed(l.Period, now)}
 
 	switch {
@@ -55,7 +55,7 @@ func (f fixedWindow) take(l Limit, s State, now Instant, hits int64, excess Exce
 		d.RetryAfter = d.ResetAfter
 	}
 	if count < limit {
-		d.Remaining = uint32(limit - count)
+		d.Remaining = limit - count
 	}
 	return s, d
 }

@@ -45,7 +45,7 @@ func (r *reference) giveBack(charged, now Instant, hits uint32) {
 		for i, e := range m.entries {
 			if e.at.is(of(charged)) && held.minus(of(l.Period)).less(e.at) {
 				back := smaller(e.hits, of(hits))
-				m.entries[i].hits, hits, m.last = e.hits.minus(back), hits-back.whole(), held
+				m.entries[i].hits, hits, m.last = e.hits.minus(back), hits-uint32(back.whole()), held
 			}
 		}
 		m.entries = slices.DeleteFunc(m.entries, func(e logModelEntry) bool { return e.hits.is(of(0)) })
@@ -97,7 +97,7 @@ func compareGivingBack(t failer, c chooser, a Algorithm) {
 		}
 		remains(t, k, now, d)
 		if d.Allowed && hits > 0 {
-			charges = append(charges, admission{held, min(hits, MaxHits)})
+			charges = append(charges, admission{held, min(hits, MaxCount)})
 		}
 	}
 }
@@ -109,7 +109,7 @@ func TestAWindowGivesBackOnlyItsOwnHits(t *testing.T) {
 		name          string
 		algorithm     Algorithm
 		charged, now  time.Duration
-		before, after uint32 // remaining of 10 at now; 4 hits were taken at 0 s, 3 at 10 s and 2 at 15 s
+		before, after uint64 // remaining of 10 at now; 4 hits were taken at 0 s, 3 at 10 s and 2 at 15 s
 	}{
 		{"fixed_in_its_window", FixedWindow, 11 * time.Second, 19 * time.Second, 5, 9},
 		{"fixed_in_the_next_window", FixedWindow, 9 * time.Second, 19 * time.Second, 5, 5},

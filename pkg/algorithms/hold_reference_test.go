@@ -148,7 +148,7 @@ func (r *heldReference) settled(h heldModel, cost num, now Instant) Decision {
 	case h.hits.less(cost):
 		return r.forced(now, cost.minus(h.hits))
 	default:
-		r.key.giveBack(Instant(h.at.integer.Int64()), now, h.hits.minus(cost).whole())
+		r.key.giveBack(Instant(h.at.integer.Int64()), now, uint32(h.hits.minus(cost).whole()))
 	}
 	return r.forced(now, of(0))
 }

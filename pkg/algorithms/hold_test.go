@@ -67,7 +67,7 @@ func (r *heldReference) hold(name string, now Instant) Hold {
 		return Hold{}
 	}
 	status := HoldStatus(slices.Index([]string{"", "holds", "denied", "ended"}, h.says))
-	return Hold{Status: status, Hits: h.hits.whole(), At: Instant(h.at.integer.Int64()), Until: Instant(h.ends.integer.Int64())}
+	return Hold{Status: status, Hits: uint32(h.hits.whole()), At: Instant(h.at.integer.Int64()), Until: Instant(h.ends.integer.Int64())}
 }
 
 // chooseHeldLimit returns a valid limit of any algorithm.
@@ -137,12 +137,12 @@ func TestConcurrencyNeverHoldsMoreThanItsLimit(t *testing.T) {
 				sum += uint64(h.Live(now).Hits)
 			}
 			free := k.summary(now).Decide(l, now, 0, m.atMost).Remaining
-			if sum > uint64(l.Requests) || uint64(free)+sum != uint64(l.Requests) {
+			if sum > uint64(l.Requests) || free+sum != uint64(l.Requests) {
 				t.Fatalf("%d are held at %d under %+v, and %d are free", sum, now, l, free)
 			}
 		}
 		// Nothing is lost: once the last holder has run out, all slots are free.
-		if got, want := k.summary(max(now, last)).Decide(l, max(now, last), 0, time.Second), (Decision{Allowed: true, Remaining: l.Requests}); got != want {
+		if got, want := k.summary(max(now, last)).Decide(l, max(now, last), 0, time.Second), (Decision{Allowed: true, Remaining: uint64(l.Requests)}); got != want {
 			t.Fatalf("after all holders have run out: %+v; want %+v", got, want)
 		}
 	})

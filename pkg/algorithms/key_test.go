@@ -129,6 +129,9 @@ func chooseLimit(c chooser, a Algorithm) Limit {
 			1<<20, time.Duration(c.upTo("any period", uint64(MaxPeriod)))),
 	}
 	l.Period = max(l.Period, MinPeriod)
+	if a.HasWindows() && l.Requests > 1000 {
+		l.SetPerPeriod(pick(c, "large requests", uint64(l.Requests), MaxHits+1, 2*MaxHits, 2*MaxHits+1, MaxCount-1, MaxCount, c.upTo("any large requests", MaxCount)))
+	}
 	if a == TokenBucket && l.Requests > 0 {
 		l.Burst = pick(c, "burst", 0, 1, 10, l.Requests, math.MaxUint32, uint32(c.upTo("any burst", math.MaxUint32)))
 	}
@@ -193,7 +196,7 @@ func chooseNext(c chooser, l Limit, now Instant, d Decision) Instant {
 func chooseHits(c chooser, l Limit, d Decision, refunds bool) int64 {
 	most := int64(l.Capacity())
 	some := int64(c.upTo("some hits", uint64(most)))
-	hits := pick(c, "hits", 1, 1, 2, 3, 0, int64(d.Remaining), int64(d.Remaining)+1, most, most+1, some, some/4, MaxHits, MaxHits+1, math.MaxInt64)
+	hits := pick(c, "hits", 1, 1, 2, 3, 0, int64(d.Remaining), int64(d.Remaining)+1, most, most+1, some, some/4, MaxHits, MaxHits+1, MaxCount, math.MaxInt64)
 	if refunds && c.upTo("refund", 3) == 0 {
 		return pick(c, "refunded", -hits, -1, -some, -most, math.MinInt64)
 	}

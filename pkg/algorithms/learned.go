@@ -53,13 +53,13 @@ func (k learned) take(l Limit, s State, now Instant, hits int64, _ Excess) (Stat
 		s = State{}
 	}
 	if hits > 0 {
-		s = State{last: max(s.last, now), a: learnedAfter(l, s, uint64(hits)), b: min(s.b+1, LearnedFrom)}
+		s = State{last: max(s.last, now), a: learnedAfter(l, s, uint64(min(hits, MaxHits))), b: min(s.b+1, LearnedFrom)}
 	}
 	if s.Unused() {
 		return s, d
 	}
 	if s.b >= LearnedFrom {
-		d.Remaining = uint32(learnedHits(s.a))
+		d.Remaining = learnedHits(s.a)
 	}
 	d.ResetAfter = k.idleAt(l, s).Sub(max(s.last, now))
 	return s, d

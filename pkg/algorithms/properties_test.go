@@ -130,7 +130,7 @@ func TestRefundsClamp(t *testing.T) {
 		now = chooseNext(c, k.limit, now, d)
 		before := k.clone().take(now, 0, false)
 		fresh := k.idleAt()
-		hits := -max(1, min(MaxHits, chooseHits(c, k.limit, before, false)))
+		hits := -max(1, min(MaxCount, chooseHits(c, k.limit, before, false)))
 		held := k.held(now)
 		after := k.take(now, hits, c.upTo("count rejected", 1) == 1)
 
@@ -146,7 +146,7 @@ func TestRefundsClamp(t *testing.T) {
 		if after.ResetAfter > before.ResetAfter || !k.unused() && k.idleAt() > fresh {
 			t.Fatalf("refund of %d hits at %d: reset after %v, was %v: it took time", -hits, now, after.ResetAfter, before.ResetAfter)
 		}
-		if more := int64(k.limit.Capacity()) + 1; more <= MaxHits && k.passes(held, more) {
+		if more := int64(k.limit.Capacity()) + 1; more <= MaxCount && k.passes(held, more) {
 			t.Fatalf("refund of %d hits at %d: more than the capacity passes: %v", -hits, now, k)
 		}
 	})
@@ -159,7 +159,7 @@ func TestARefundUndoesACharge(t *testing.T) {
 		k, now, d := used(c, a, true)
 		now = chooseNext(c, k.limit, now, d)
 		want := k.clone().take(now, 0, false)
-		hits := min(MaxHits, chooseHits(c, k.limit, want, false))
+		hits := min(MaxCount, chooseHits(c, k.limit, want, false))
 		if perNanosecond(k.limit) || !k.take(now, hits, false).Allowed {
 			return
 		}
@@ -238,7 +238,7 @@ func TestFixedWindowNeverAdmitsOverTheLimitInAWindow(t *testing.T) {
 		for _, x := range admitted {
 			window := windowOf(l, of(x.at)).String()
 			counts[window] += x.hits
-			if counts[window] > int64(l.Requests) {
+			if counts[window] > int64(l.PerPeriod()) {
 				t.Fatalf("%+v: admitted %d hits in window %s\nof %v", l, counts[window], window, admitted)
 			}
 		}
@@ -328,7 +328,7 @@ func admissions(t failer, c chooser, a Algorithm, rejected bool) (Limit, []admis
 		hits := chooseHits(c, l, d, false)
 		held := k.held(now)
 		d = k.take(now, hits, rejected && c.upTo("count rejected", 2) == 1)
-		if hits = min(hits, MaxHits); d.Allowed && hits > 0 {
+		if hits = min(hits, MaxCount); d.Allowed && hits > 0 {
 			admitted = append(admitted, admission{held, hits})
 		}
 	}
@@ -344,7 +344,7 @@ func eachInterval(admitted []admission, check func(first, last admission, hits i
 	for i, first := range admitted {
 		hits := int64(0)
 		for j, last := range admitted[i:] {
-			hits = min(hits, math.MaxInt64-MaxHits) + last.hits
+			hits = min(hits, math.MaxInt64-MaxCount) + last.hits
 			if next := i + j + 1; next < len(admitted) && admitted[next].at == last.at {
 				continue // The interval takes in all of an instant.
 			}

@@ -76,7 +76,7 @@ func TestAStepOfTheClockCarriesTheCountOfTheWindow(t *testing.T) {
 		if last := k.take(end-1, 0, false); last.Remaining != before.Remaining {
 			t.Fatalf("a step of %v at %d: got %+v just before the end, want the count of before: %v", step, now, last, k)
 		}
-		if fresh := k.take(end, 0, false); fresh.Remaining != k.limit.Requests || !fresh.Allowed {
+		if fresh := k.take(end, 0, false); fresh.Remaining != k.limit.Capacity() || !fresh.Allowed {
 			t.Fatalf("a step of %v at %d: got %+v at the end %d, want an empty window: %v", step, now, fresh, end, k)
 		}
 	})

@@ -50,7 +50,7 @@ func newReference(l Limit) *reference { return &reference{l, newModel(l.Algorith
 // take adds the time until the last charge to the waits that count from then.
 func (r *reference) take(now Instant, hits int64, countRejected bool) Decision {
 	last, used := r.model.charged()
-	d := r.model.take(r.limit, of(now), of(min(max(hits, -MaxHits), MaxHits)), countRejected)
+	d := r.model.take(r.limit, of(now), of(min(max(hits, -MaxCount), MaxCount)), countRejected)
 	if used && of(now).less(last) {
 		for _, wait := range []*time.Duration{&d.RetryAfter, &d.ResetAfter} {
 			if *wait > 0 {
@@ -248,12 +248,12 @@ func (w *windowModel) take(l Limit, now, hits num, countRejected bool) Decision 
 	now, count := w.at(l, now)
 	zero := of(0)
 
-	d := Decision{Allowed: hits.less(zero) || count.plus(hits).atMost(of(l.Requests))}
+	d := Decision{Allowed: hits.less(zero) || count.plus(hits).atMost(capacity(l))}
 	if hits.less(zero) || zero.less(hits) && (d.Allowed || countRejected) {
 		count = larger(zero, count.plus(hits))
 		*w = windowModel{used: !count.is(zero), last: now, count: count}
 	}
-	d.Remaining = of(l.Requests).minus(count).whole()
+	d.Remaining = capacity(l).minus(count).whole()
 	d.ResetAfter = windowEnd(l, now).duration()
 	if !d.Allowed {
 		d.RetryAfter = d.ResetAfter

@@ -105,7 +105,7 @@ func (c slidingWindowCounter) take(l Limit, s State, now Instant, hits int64, ex
 	}
 	d.ResetAfter = saturate(w.reset(l))
 	if used := w.used(l); used < uint64(l.Requests) {
-		d.Remaining = l.Requests - uint32(used)
+		d.Remaining = uint64(l.Requests) - used
 	}
 	switch {
 	case d.Allowed:

@@ -65,7 +65,7 @@ func (g *Log) Decide(l Limit, now Instant, p Pending, hits int64, countRejected 
 	if l.Period <= 0 {
 		return p, Decision{}
 	}
-	hits = min(max(hits, -MaxHits), MaxHits)
+	hits = min(max(hits, -MaxCount), MaxCount)
 	asked := now
 	now = g.held(now)
 	first, logged := g.live(l.Period, now)
@@ -97,7 +97,7 @@ func (g *Log) Decide(l Limit, now Instant, p Pending, hits int64, countRejected 
 		}
 	}
 	if used < limit {
-		d.Remaining = uint32(limit - used)
+		d.Remaining = limit - used
 	}
 	if used > 0 {
 		d.ResetAfter = g.reset(l.Period, now, p)

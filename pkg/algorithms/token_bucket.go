@@ -28,7 +28,7 @@ func (tokenBucket) settled(l Limit, s State, now Instant) (wide, Instant) {
 
 func (t tokenBucket) take(l Limit, s State, now Instant, hits int64, excess Excess) (State, Decision) {
 	period := uint64(l.Period)
-	capacity := product(uint64(l.Capacity()), period)
+	capacity := product(l.Capacity(), period)
 	deficit, now := t.settled(l, s, now)
 
 	switch {
@@ -59,8 +59,8 @@ func (t tokenBucket) take(l Limit, s State, now Instant, hits int64, excess Exce
 // describe returns the decision for hits that were allowed and left the deficit behind.
 func (tokenBucket) describe(l Limit, deficit wide) Decision {
 	d := Decision{Allowed: true}
-	if used := deficit.ceilDiv(uint64(l.Period)); used < uint64(l.Capacity()) {
-		d.Remaining = l.Capacity() - uint32(used)
+	if used := deficit.ceilDiv(uint64(l.Period)); used < l.Capacity() {
+		d.Remaining = l.Capacity() - used
 	}
 	if deficit != (wide{}) {
 		d.ResetAfter = saturate(l.gain(deficit))
@@ -75,7 +75,7 @@ func (tokenBucket) idleAt(l Limit, s State) Instant {
 func (t tokenBucket) change(from, to Limit, s State, now Instant) State {
 	deficit, now := t.settled(from, s, now)
 	period := uint64(to.Period)
-	was, is := product(uint64(from.Capacity()), period), product(uint64(to.Capacity()), period)
+	was, is := product(from.Capacity(), period), product(to.Capacity(), period)
 	owes := !deficit.atMost(was.plus(was))
 	if deficit = deficit.plus(is).minus(was); !owes {
 		deficit = minOf(deficit, is.plus(is))
@@ -105,7 +105,7 @@ func (tokenBucket) layout() string { return "75744" }
 
 func (tokenBucket) record(l Limit, s State) numbers {
 	whole, part := bits.Div64(s.a, s.b, uint64(l.Period)) // the deficit is at most MaxOwed hits, so a is below the period
-	return numbers{s.last.ticks(), whole, part / uint64(Tick), uint64(l.Requests), uint64(l.Capacity())}
+	return numbers{s.last.ticks(), whole, part / uint64(Tick), uint64(l.Requests), l.Capacity()}
 }
 
 func (tokenBucket) restore(l Limit, n numbers) (State, Limit) {

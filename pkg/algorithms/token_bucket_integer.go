@@ -61,7 +61,7 @@ func (t tokenBucketInteger) take(l Limit, s State, now Instant, hits int64, exce
 	// If Requests does not divide Period, a refill of the new state can find more tokens at once: one,
 	// or the gain of a nanosecond.
 	if deficit, _, _ = t.settled(l, s, now); deficit < capacity {
-		d.Remaining = uint32(capacity - deficit)
+		d.Remaining = capacity - deficit
 	}
 	// Waits count from the mark in the state: a refill without a charge does not move the mark.
 	missing, since := s.a, past(s.last, now)

@@ -76,7 +76,7 @@ type num struct {
 }
 
 // of returns x as a num.
-func of[T ~int | ~int64 | ~uint32](x T) num { return num{integer: big.NewInt(int64(x))} }
+func of[T ~int | ~int64 | ~uint32 | ~uint64](x T) num { return num{integer: big.NewInt(int64(x))} }
 
 func (x num) rat() *big.Rat {
 	if x.integer != nil {
@@ -154,7 +154,7 @@ func (x num) duration() time.Duration {
 }
 
 // whole returns x hits rounded down, at least 0.
-func (x num) whole() uint32 { return uint32(larger(of(0), x.floor()).integer.Uint64()) }
+func (x num) whole() uint64 { return larger(of(0), x.floor()).integer.Uint64() }
 
 // firstWait returns the shortest wait of at least one nanosecond after now for which holds is true,
 // by bisection. holds must be true once most has passed, and stay true once it is.

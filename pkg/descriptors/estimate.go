@@ -85,10 +85,10 @@ func (t *tree) readEstimate(hold fields, l *Limit) {
 	case !given:
 		t.fail(learned.under("ceiling"), "is missing, must be the largest estimate, such as 4000: it counts also while nothing is learned")
 	case l.Money:
-		if n, ok := t.amount(ceiling); ok && n == 0 {
+		if n, ok := t.amount(ceiling, algorithms.MaxHits, ""); ok && n == 0 {
 			t.fail(ceiling, "is 0, must be more: the largest price of a request")
 		} else {
-			l.Estimate.Ceiling = n
+			l.Estimate.Ceiling = uint32(n)
 		}
 	default:
 		l.Estimate.Ceiling, _ = t.count(ceiling, 1)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -76,7 +77,7 @@ func (l *Limit) appendMeaning(dst []byte) []byte {
 	}
 	dst = appendFlags(dst, l.CountRejected)
 	for _, n := range [...]uint64{
-		uint64(l.Algorithm), uint64(l.Requests), uint64(l.Period), uint64(l.Burst),
+		uint64(l.Algorithm), l.PerPeriod(), uint64(l.Period), uint64(l.Burst),
 		uint64(l.OnStoreError), uint64(l.Sharing), uint64(l.Unit), uint64(l.Multiplier), uint64(l.AtMost),
 	} {
 		dst = binary.AppendUvarint(dst, n)
@@ -134,7 +135,7 @@ func (t *tree) limits(fs fields) []limit {
 			continue
 		}
 		same := slices.IndexFunc(all, func(x limit) bool {
-			return x.Algorithm == l.Algorithm && x.Period == l.Period && x.Calendar == l.Calendar && x.Requests == l.Requests &&
+			return x.Algorithm == l.Algorithm && x.Period == l.Period && x.Calendar == l.Calendar && x.PerPeriod() == l.PerPeriod() &&
 				x.Capacity() == l.Capacity() && x.Table() == l.Table() && x.Money == l.Money
 		})
 		switch {
@@ -461,7 +462,9 @@ func (t *tree) readBurst(v value, l *Limit) {
 	var burst uint32
 	var ok bool
 	if l.Money {
-		burst, ok = t.amount(v)
+		var micro uint64
+		micro, ok = t.amount(v, math.MaxUint32, "")
+		burst = uint32(micro)
 	} else {
 		burst, ok = t.count(v, 1)
 	}

@@ -230,7 +230,13 @@ func (t *tree) readBudget(at value, fs fields, l *Limit) {
 	if other, both := fs.get("requests_per_unit"); both {
 		t.fail(other, "stands beside budget: must be one of the two")
 	}
-	l.Requests, l.Money = t.amount(at)
+	most, why := uint64(algorithms.MaxCount), ""
+	if l.Algorithm != 0 && !l.Algorithm.HasWindows() {
+		most, why = math.MaxUint32, fmt.Sprintf(" for %s: more needs fixed_window", l.Algorithm)
+	}
+	var amount uint64
+	amount, l.Money = t.amount(at, most, why)
+	l.SetPerPeriod(amount)
 }
 
 // decimal decodes the text of a number with decimals.
@@ -241,8 +247,8 @@ func (t *tree) decimal(at value) (text string, ok bool) {
 	return t.text(at)
 }
 
-// amount decodes an amount of money, in millionths.
-func (t *tree) amount(at value) (micro uint32, ok bool) {
+// amount decodes an amount of money, in millionths. why says the reason for the largest one.
+func (t *tree) amount(at value, most uint64, why string) (micro uint64, ok bool) {
 	text, ok := t.decimal(at)
 	if !ok {
 		return 0, false
@@ -251,10 +257,10 @@ func (t *tree) amount(at value) (micro uint32, ok bool) {
 	switch {
 	case !ok:
 		t.fail(at, "is %s, must be an amount of money with at most six decimals, such as 25 or 0.50", quote(text))
-	case n > math.MaxUint32:
-		t.fail(at, "is %s, must be at most %s", quote(text), Money(math.MaxUint32))
+	case n > most:
+		t.fail(at, "is %s, must be at most %s%s", quote(text), Money(most), why)
 	default:
-		return uint32(n), true
+		return n, true
 	}
 	return 0, false
 }

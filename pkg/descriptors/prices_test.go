@@ -252,9 +252,15 @@ func TestMistakesInPricesHaveALine(t *testing.T) {
 			"rules.yaml:4: descriptors[0].rate_limit.prices.unknown: is \"\", must be deny or default: the price of a model without a line",
 			"rules.yaml:4: descriptors[0].rate_limit.prices.table: q.csv: no such file",
 		}},
-		"budgets": {"requests_per_unit: 1, budget: 4294.967296", "", []string{
+		"budgets": {"requests_per_unit: 1, budget: 9007199254.740992", "", []string{
 			"rules.yaml:4: descriptors[0].rate_limit.requests_per_unit: stands beside budget: must be one of the two",
-			"rules.yaml:4: descriptors[0].rate_limit.budget: is \"4294.967296\", must be at most 4294.967295",
+			"rules.yaml:4: descriptors[0].rate_limit.budget: is \"9007199254.740992\", must be at most 9007199254.740991",
+		}},
+		"a large budget of a bucket": {"budget: 4294.967296, algorithm: token_bucket", "", []string{
+			"rules.yaml:4: descriptors[0].rate_limit.budget: is \"4294.967296\", must be at most 4294.967295 for token_bucket: more needs fixed_window",
+		}},
+		"a large budget of a sliding count": {"budget: 25000.00, algorithm: sliding_window_counter", "", []string{
+			"rules.yaml:4: descriptors[0].rate_limit.budget: is \"25000.00\", must be at most 4294.967295 for sliding_window_counter: more needs fixed_window",
 		}},
 		"a descriptor with the key usage": {"requests_per_unit: 1, unit: day" + hold + "}\n    descriptors: [{key: usage}]\n  - key: b\n    rate_limit: {requests_per_unit: 1", "", []string{
 			"rules.yaml:4: descriptors[0].rate_limit.hold.begin: stands above a descriptor with the key usage, in line 5: " +

@@ -95,8 +95,8 @@ func (l *Limiter) note(r *Request, v *Verdict) {
 			l.accounts.jump(c.Hash)
 			continue
 		}
-		capacity := uint64(c.Limit.Capacity())
-		used := capacity - min(uint64(d.Remaining), capacity)
+		capacity := c.Limit.Capacity()
+		used := capacity - min(d.Remaining, capacity)
 		if capacity == 0 {
 			continue
 		}

@@ -145,7 +145,7 @@ func TestABucketGetsANoticeAgainAfterAPeriod(t *testing.T) {
 type others struct {
 	store.Store
 
-	used    uint32 // by the others
+	used    uint64 // by the others
 	without bool
 }
 

@@ -30,7 +30,7 @@ func reloading(t *testing.T, rules string) fixture {
 }
 
 // left returns the hits that remain of a client.
-func (f fixture) left(descriptor string) uint32 {
+func (f fixture) left(descriptor string) uint64 {
 	f.tb.Helper()
 	var v limiter.Verdict
 	if err := f.Check(f.tb.Context(), request("edge", descriptor+" hits=0"), &v); err != nil {
@@ -127,7 +127,7 @@ descriptors:
 `
 	tests := []struct {
 		name, before, after string
-		left                uint32
+		left                uint64
 	}{
 		{"by_name", several, strings.NewReplacer("unit: second", "unit: minute", "hour", "day").Replace(several), 4},
 		{"by_name_in_another_order", several, `

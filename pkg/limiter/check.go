@@ -458,8 +458,8 @@ func (l *Limiter) CheckAll(q *Questions, decided func(indexes []int)) {
 // Result is the answer to one descriptor, for programs that need no more.
 type Result struct {
 	Allowed    bool
-	Limit      uint32        // requests per period of the limit that decided; 0 when no limit applies
-	Remaining  uint32        // hits that would pass now; 0 when no limit applies
+	Limit      uint64        // requests per period of the limit that decided; 0 when no limit applies
+	Remaining  uint64        // hits that would pass now; 0 when no limit applies
 	RetryAfter time.Duration // shortest wait after which the same hit passes without other traffic; 0 when allowed
 	ResetAfter time.Duration // wait until the key is idle; 0 when no limit applies
 	Never      bool          // one hit is more than the limit ever has: RetryAfter has no meaning
@@ -480,7 +480,7 @@ func (l *Limiter) Allow(ctx context.Context, domain string, entries ...Entry) (R
 	}
 	result := Result{Allowed: !c.verdict.OverLimit}
 	if s := &c.verdict.Statuses[0]; s.Outcome == Limited {
-		result.Limit, result.Remaining, result.ResetAfter = s.Limit.Requests, s.Decision.Remaining, s.Decision.ResetAfter
+		result.Limit, result.Remaining, result.ResetAfter = s.Limit.PerPeriod(), s.Decision.Remaining, s.Decision.ResetAfter
 		if !result.Allowed {
 			result.RetryAfter, result.Never = s.Decision.RetryAfter, s.Never
 		}

@@ -121,7 +121,7 @@ func (v *Verdict) frees() bool {
 		case charge.Hold == nil: // an end without a price
 		case h.Holder == store.Holder{}, h.Was.Status == algorithms.HoldDenied:
 			continue
-		case h.Was.Status == algorithms.HoldHeld && h.Was.Hits < charge.Limit.Capacity():
+		case h.Was.Status == algorithms.HoldHeld && uint64(h.Was.Hits) < charge.Limit.Capacity():
 			continue
 		}
 		slot := v.slot(charge)

@@ -58,7 +58,7 @@ func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error
 			c, of := &v.charges[n], v.terms[n]
 			if of.learns() {
 				if v.decisions[n].ResetAfter > 0 { // else without the shared store
-					all[i].Limits[-1-int(of.hold)-s.charge].Learned = v.decisions[n].Remaining
+					all[i].Limits[-1-int(of.hold)-s.charge].Learned = uint32(v.decisions[n].Remaining)
 				}
 				continue
 			}

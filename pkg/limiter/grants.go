@@ -54,8 +54,8 @@ type Grant struct {
 	Limit   string  // the name or the label of one limit of the rule, see descriptors.Limit.Label; "" for all its limits
 
 	Gives    Gives
-	Requests uint32  // of GivesRequests and GivesAdd
-	Over     uint32  // of GivesAdd: denied hits that counted beyond the limit. The limit grows by Requests and Over
+	Requests uint64  // of GivesRequests and GivesAdd; at most algorithms.MaxCount
+	Over     uint64  // of GivesAdd: denied hits that counted beyond the limit. The limit grows by Requests and Over
 	Burst    uint32  // of GivesRequests and token_bucket; 0: in proportion to the rule's
 	Factor   float64 // of GivesFactor: more than 0, at most MaxFactor
 
@@ -204,7 +204,11 @@ func (g *Grant) Validate(now time.Time) error {
 		wrong("domain, entries and limit: %d bytes, must be at most %d together", size, MaxGrantKey)
 	}
 	switch g.Gives {
-	case GivesRequests, GivesUnlimited:
+	case GivesUnlimited:
+	case GivesRequests:
+		if g.Requests > algorithms.MaxCount {
+			wrong("requests: %d: must be at most %d", g.Requests, uint64(algorithms.MaxCount))
+		}
 	case GivesFactor:
 		if !(g.Factor > 0 && g.Factor <= MaxFactor) {
 			wrong("factor: %v: must be more than 0 and at most %d; 0 requests block a key", g.Factor, MaxFactor)
@@ -212,6 +216,9 @@ func (g *Grant) Validate(now time.Time) error {
 	case GivesAdd:
 		if g.Requests == 0 {
 			wrong("add: 0: must be at least 1")
+		}
+		if max(g.Requests, g.Over) > algorithms.MaxCount {
+			wrong("add: %d: must be at most %d", g.Requests, uint64(algorithms.MaxCount))
 		}
 	default:
 		wrong("must give requests, a factor, unlimited, or hits to add")
@@ -243,38 +250,51 @@ func printable(text string) bool {
 // The error says which number is out of bounds.
 func (g *Grant) change(limit *descriptors.Limit) (changed descriptors.Limit, err error) {
 	changed = *limit
-	most := uint32(math.MaxUint32)
-	switch limit.Algorithm {
-	case algorithms.SlidingWindowLog:
-		most = descriptors.MaxLogEntries
-	case algorithms.TokenBucketInteger:
-		most = uint32(min(uint64(limit.Period), math.MaxUint32))
-	default:
-	}
+	most, requests := mostOf(limit), limit.PerPeriod()
 	switch g.Gives {
 	case GivesRequests:
-		changed.Requests = g.Requests
+		requests = g.Requests
 		if limit.Algorithm != algorithms.TokenBucket && g.Burst != 0 {
 			err = fmt.Errorf("%w: burst: %d: only token_bucket has a burst, and %s counts the key", ErrInvalidGrant, g.Burst, limit.Label())
 		}
 		if limit.Burst != 0 {
-			changed.Burst = proportion(limit.Burst, g.Requests, limit.Requests)
+			changed.Burst = proportion(limit.Burst, uint32(min(g.Requests, algorithms.MaxHits)), limit.Requests)
 		}
 		if limit.Algorithm == algorithms.TokenBucket && g.Burst != 0 {
 			changed.Burst = g.Burst
 		}
 	case GivesFactor:
-		changed.Requests, changed.Burst = times(limit.Requests, g.Factor), times(limit.Burst, g.Factor)
+		requests, changed.Burst = times(requests, g.Factor, widest(limit)), uint32(times(uint64(limit.Burst), g.Factor, math.MaxUint32))
 	case GivesUnlimited, GivesAdd:
 	}
-	if changed.Requests == 0 {
+	if requests == 0 {
 		changed.Burst = 0
 	}
-	if changed.Requests > most {
-		err = cmp.Or(err, fmt.Errorf("%w: requests: %d: must be at most %d for %s", ErrInvalidGrant, changed.Requests, most, limit.Label()))
-		changed.Requests = most
+	if requests > most {
+		err = cmp.Or(err, fmt.Errorf("%w: requests: %d: must be at most %d for %s", ErrInvalidGrant, requests, most, limit.Label()))
 	}
+	changed.SetPerPeriod(min(requests, most))
 	return changed, err
+}
+
+// widest returns the largest number of a limit with windows, or of any other one.
+func widest(limit *descriptors.Limit) uint64 {
+	if limit.Algorithm.HasWindows() {
+		return algorithms.MaxCount
+	}
+	return algorithms.MaxHits
+}
+
+// mostOf returns the largest number of hits that a limit of the algorithm and the period has.
+func mostOf(limit *descriptors.Limit) uint64 {
+	switch limit.Algorithm {
+	case algorithms.SlidingWindowLog:
+		return descriptors.MaxLogEntries
+	case algorithms.TokenBucketInteger:
+		return min(uint64(limit.Period), algorithms.MaxHits)
+	default:
+		return widest(limit)
+	}
 }
 
 // proportion returns n*x/y, rounded to the nearest number, at least 1 and at most the largest one;
@@ -287,13 +307,13 @@ func proportion(n, x, y uint32) uint32 {
 	return uint32(min(max(quotient, 1), math.MaxUint32))
 }
 
-// times returns n*f, rounded to the nearest number, at least 1 and at most the largest one; 0 for n
-// = 0.
-func times(n uint32, f float64) uint32 {
+// times returns n*f, rounded to the nearest number, at least 1 and at most most; 0 for n = 0. n and
+// most are at most 2^53.
+func times(n uint64, f float64, most uint64) uint64 {
 	if n == 0 {
 		return 0
 	}
-	return uint32(min(max(math.Round(float64(n)*f), 1), math.MaxUint32))
+	return uint64(min(max(math.Round(float64(n)*f), 1), float64(most)))
 }
 
 // granted returns the grants in force for a charge under a key.

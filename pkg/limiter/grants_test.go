@@ -88,7 +88,7 @@ func grant(id, entries string, gives limiter.Grant) *limiter.Grant {
 	return &gives
 }
 
-func requests(n uint32) limiter.Grant {
+func requests(n uint64) limiter.Grant {
 	return limiter.Grant{Gives: limiter.GivesRequests, Requests: n}
 }
 

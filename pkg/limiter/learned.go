@@ -188,7 +188,7 @@ func (e *estimates) learn(hash uint64, d *algorithms.Decision) uint32 {
 			if was != word {
 				set[i].Store(word)
 			}
-			return d.Remaining
+			return uint32(d.Remaining)
 		case was == 0:
 			place = i
 		}
@@ -199,5 +199,5 @@ func (e *estimates) learn(hash uint64, d *algorithms.Decision) uint32 {
 	if word != 0 {
 		set[place].Store(word)
 	}
-	return d.Remaining
+	return uint32(d.Remaining)
 }

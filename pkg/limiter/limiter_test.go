@@ -119,7 +119,7 @@ func describe(s limiter.DescriptorStatus) string {
 	} else if s.Shadowed {
 		name = "shadowed"
 	}
-	return fmt.Sprintf("%s:%d/%d", name, s.Decision.Remaining, s.Limit.Requests)
+	return fmt.Sprintf("%s:%d/%d", name, s.Decision.Remaining, s.Limit.PerPeriod())
 }
 
 const rules = `

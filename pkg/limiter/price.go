@@ -29,7 +29,8 @@ func (v *Verdict) price(c *store.Charge, limit *descriptors.Limit) {
 	case known:
 		c.Hits = cost
 	case c.Hold.Phase == algorithms.HoldBegin:
-		c.Limit.Requests, c.Limit.Burst, c.CountRejected, c.Hits = 0, 0, false, 1
+		c.Limit.SetPerPeriod(0)
+		c.Limit.Burst, c.CountRejected, c.Hits = 0, false, 1
 	default:
 		c.Hold, c.Hits, c.Mode = nil, 0, store.Shadow
 	}

@@ -24,6 +24,8 @@ descriptors:
       - {algorithm: token_bucket, requests_per_unit: 1000, unit: minute, hold: {begin: r, end: d, at_most: 10m}}
   - key: much
     rate_limit: {budget: 4000, unit: hour, prices: {table: p.csv, unknown: deny}, hold: {begin: r, end: d, at_most: 10m}}
+  - key: large
+    rate_limit: {budget: 250000.00, unit: month, align: {to: calendar}, prices: {table: p.csv, unknown: deny}, hold: {begin: r, end: d, at_most: 10m}}
   - key: hits
     rate_limit: {requests_per_unit: 4000000000, unit: hour, hold: {begin: r, end: d, at_most: 10m}}
   - key: all

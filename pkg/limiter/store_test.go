@@ -131,7 +131,7 @@ type tells struct{}
 
 func (tells) Take(_ context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
 	for i := range charges {
-		decisions[i] = algorithms.Decision{Allowed: true, Remaining: charges[i].Limit.Requests}
+		decisions[i] = algorithms.Decision{Allowed: true, Remaining: charges[i].Limit.Capacity()}
 		if left := charges[i].Left; left != nil {
 			*left = store.State{Source: store.Source(charges[i].Limit.Requests)}
 		}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 	"strings"
 	"time"
@@ -76,7 +77,7 @@ type TopKey struct {
 	// are of the last decision.
 	Limit      descriptors.Limit
 	Used       float64
-	Remaining  uint32
+	Remaining  uint64
 	ResetAfter time.Duration
 	Current    bool
 
@@ -155,7 +156,7 @@ func (l *Limiter) candidate(set *ruleSet, k *top.Key, q TopQuery) (c candidate, 
 	c.TopKey = TopKey{
 		Domain: text.domain, Entries: text.entries, Override: text.override,
 		Hits: k.Hits, HitsError: k.HitsError, Denied: k.Denied, DeniedError: k.DeniedError,
-		Remaining: k.Remaining, Used: used(k.Remaining, k.Capacity),
+		Remaining: uint64(k.Remaining), Used: used(uint64(k.Remaining), uint64(k.Capacity)),
 	}
 	path := text.path
 	if whole {
@@ -164,6 +165,7 @@ func (l *Limiter) candidate(set *ruleSet, k *top.Key, q TopQuery) (c candidate, 
 			return c, false
 		}
 		c.Key, c.Rule, c.Limit, c.probe = found.Key, found.Rule, found.Limit, found.probe
+		c.Remaining <<= trackedShift(c.Limit.Capacity())
 		if path = overridePath; c.Rule != nil {
 			path = c.Rule.Path
 		}
@@ -202,7 +204,7 @@ func cutKey(k *trackedKey) string {
 	return b.String() + "…"
 }
 
-func used(remaining uint32, capacity uint32) float64 {
+func used(remaining, capacity uint64) float64 {
 	if remaining >= capacity {
 		return 0
 	}
@@ -280,7 +282,12 @@ func (t *tracking) count(r *Request, v *Verdict) {
 		if c.Hold != nil {
 			hits = asked(c)
 		}
-		hit := top.Hit{Hash: c.Hash, Hits: uint32(max(hits, 0)), Denied: !d.Allowed, Remaining: d.Remaining, Capacity: c.Limit.Capacity()}
+		capacity := c.Limit.Capacity()
+		shift := trackedShift(capacity)
+		hit := top.Hit{
+			Hash: c.Hash, Hits: uint32(max(hits, 0)), Denied: !d.Allowed,
+			Remaining: uint32(d.Remaining >> shift), Capacity: uint32(capacity >> shift),
+		}
 		if t.keys.Count(hit, &v.random) {
 			continue
 		}
@@ -291,6 +298,10 @@ func (t *tracking) count(r *Request, v *Verdict) {
 		}
 	}
 }
+
+// trackedShift returns the low bits of a limit's numbers that a tracked key does not have: it has
+// 32 bits of each.
+func trackedShift(capacity uint64) int { return max(0, bits.Len64(capacity)-32) }
 
 // asked returns the hits that the charge of a holder asks for: its estimate at the begin, and the
 // hits above it at the end. Free hits are negative.
@@ -389,7 +400,7 @@ func (l *Limiter) Used() []RuleUsed {
 	for i := range keys {
 		text, _ := readTracked(keys[i].Text)
 		if of := (rule{text.domain, text.path}); current[of] {
-			parts[of] = append(parts[of], used(keys[i].Remaining, keys[i].Capacity))
+			parts[of] = append(parts[of], used(uint64(keys[i].Remaining), uint64(keys[i].Capacity)))
 		}
 	}
 	var all []RuleUsed

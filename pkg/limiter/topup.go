@@ -3,7 +3,6 @@ package limiter
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -39,7 +38,7 @@ func forceOf(found []*Grant, limit *descriptors.Limit, now time.Time, rule *desc
 			if f.grant == nil {
 				f.grant = g
 			}
-			f.added += uint64(g.Requests) + uint64(g.Over)
+			f.added += g.Requests + g.Over
 			f.adds++
 		}
 	}
@@ -65,7 +64,7 @@ func (f *inForce) change(limit *descriptors.Limit) descriptors.Limit {
 		changed, _ = f.grant.change(limit)
 	}
 	if f.added > 0 && changed.Requests > 0 {
-		changed.Requests = uint32(min(uint64(changed.Requests)+f.added, math.MaxUint32))
+		changed.SetPerPeriod(min(changed.PerPeriod()+f.added, algorithms.MaxCount))
 	}
 	return changed
 }
@@ -100,11 +99,11 @@ func (l *Limiter) with(g *Grant, rule *descriptors.Rule, entries []Entry, limit 
 		return wrong("%d grants add hits to this window, must be at most %d", others.adds, MaxAdds)
 	}
 	before = others.change(limit)
-	if uint64(before.Requests)+uint64(g.Requests) > math.MaxUint32 {
-		return wrong("must be at most %d, as the limit is %d now", math.MaxUint32-before.Requests, before.Requests)
+	if g.Requests > algorithms.MaxCount-before.PerPeriod() {
+		return wrong("must be at most %d, as the limit is %d now", algorithms.MaxCount-before.PerPeriod(), before.PerPeriod())
 	}
 	after = before
-	after.Requests = uint32(min(uint64(after.Requests)+uint64(g.Requests)+uint64(g.Over), math.MaxUint32))
+	after.SetPerPeriod(min(after.PerPeriod()+g.Requests+g.Over, algorithms.MaxCount))
 	return before, after, nil
 }
 
@@ -128,17 +127,17 @@ func (l *Limiter) TopUp(ctx context.Context, g *Grant) error {
 	}
 	limit, probe := v.terms[i].limit, v.charges[i]
 	probe.Hits, probe.Hold = 0, nil
-	probe.Limit.Requests = math.MaxUint32 // the rest is the count, with denied hits that count too
+	probe.Limit.SetPerPeriod(algorithms.MaxCount) // the rest is the count, with denied hits that count too
 	var d [1]algorithms.Decision
 	if err := l.store.Peek(ctx, []store.Charge{probe}, d[:]); err != nil {
 		return err
 	}
-	count, now := math.MaxUint32-d[0].Remaining, l.options.Now().Round(0)
+	count, now := algorithms.MaxCount-d[0].Remaining, l.options.Now().Round(0)
 	if limit.Calendar != nil && limit.Calendar.FirstHit() && count == 0 {
 		return fmt.Errorf("%w: add: %d: the window of the key begins with its first hit, and the key has no window now", ErrInvalidGrant, g.Requests)
 	}
-	g.Over = count - min(count, target.Before[0].Requests)
-	if most := math.MaxUint32 - target.Before[0].Requests; uint64(g.Requests)+uint64(g.Over) > uint64(most) {
+	g.Over = count - min(count, target.Before[0].PerPeriod())
+	if most := algorithms.MaxCount - target.Before[0].PerPeriod(); g.Requests+g.Over > most {
 		return fmt.Errorf("%w: add: %d: must be at most %d, as the key has used %d hits", ErrInvalidGrant, g.Requests, most-min(g.Over, most), count)
 	}
 	g.From, g.Until = window(&limit.Limit, now, now.Add(d[0].ResetAfter))

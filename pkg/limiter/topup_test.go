@@ -24,7 +24,7 @@ func newAdding(t *testing.T) *granting {
 }
 
 // add gives a key more hits, as a Keeper does, and returns the grant.
-func (g *granting) add(t *testing.T, id, entries string, hits uint32) *limiter.Grant {
+func (g *granting) add(t *testing.T, id, entries string, hits uint64) *limiter.Grant {
 	t.Helper()
 	add := grant(id, entries, limiter.Grant{Gives: limiter.GivesAdd, Requests: hits, Reason: "r"})
 	must.Do(t, g.TopUp(context.Background(), add))
@@ -139,7 +139,7 @@ func TestHitsCannotBeAddedEverywhere(t *testing.T) {
 		}
 		for _, c := range []struct {
 			entries, limit string
-			hits           uint32
+			hits           uint64
 			want           string
 		}{
 			{"bucket=a", "", 1, "grant: add: 1: token_bucket/1m has no windows that begin anew, must be fixed_window; give requests or a factor"},
@@ -149,7 +149,8 @@ func TestHitsCannotBeAddedEverywhere(t *testing.T) {
 			{"several=a", "short", 1, ""},
 			{"tenant=blocked", "", 1, "grant: add: 1: grant b blocks the key until 2000-01-01T01:00:00Z; revoke that grant first"},
 			{"tenant=free", "", 1, "grant: add: 1: grant u lets everything pass until 2000-01-01T01:00:00Z"},
-			{"tenant=a", "", 4294967294, "grant: add: 4294967294: must be at most 4294967293, as the limit is 2 now"},
+			{"tenant=a", "", 4294967294, ""},
+			{"tenant=a", "", 9007199254740990, "grant: add: 9007199254740990: must be at most 9007199254740989, as the limit is 2 now"},
 			{"tenant=many", "", 1, "grant: add: 1: 100 grants add hits to this window, must be at most 100"},
 		} {
 			add := grant("x", c.entries, limiter.Grant{Gives: limiter.GivesAdd, Requests: c.hits, Limit: c.limit})

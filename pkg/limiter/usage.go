@@ -160,12 +160,12 @@ func (l *Limiter) found(set *ruleSet, a *known) (candidate, bool) {
 
 // usage returns the use of a key in the window of now.
 func (c *candidate) usage(a *known, now time.Time) KeyUsage {
-	k := KeyUsage{Key: c.Key, Rule: c.Rule, Entries: c.Entries, Limit: c.Limit, Of: uint64(c.Limit.Capacity()), Current: c.Current}
+	k := KeyUsage{Key: c.Key, Rule: c.Rule, Entries: c.Entries, Limit: c.Limit, Of: c.Limit.Capacity(), Current: c.Current}
 	at, windows := algorithms.Instant(now.UnixNano()), c.Limit.Algorithm.HasWindows()
 	end := algorithms.Instant(a.until)
 	switch {
 	case c.Current:
-		k.Used = k.Of - min(uint64(c.Remaining), k.Of)
+		k.Used = k.Of - min(c.Remaining, k.Of)
 		end = at.Add(c.ResetAfter)
 	case !windows || at < end:
 		k.Used = a.used

@@ -39,7 +39,7 @@ func (f form) appendStatus(b []byte, s *limiter.DescriptorStatus) []byte {
 		var inner int
 		b, inner = open(b, 2)
 		b = shut(appendLimit(b, s), inner)
-		b = appendVarint(b, 3, uint64(s.Decision.Remaining))
+		b = appendVarint(b, 3, shown(s.Decision.Remaining))
 		if d, ok := f.wait(s); ok {
 			b, inner = open(b, 4)
 			b = shut(f.appendDuration(b, d), inner)
@@ -51,9 +51,12 @@ func (f form) appendStatus(b []byte, s *limiter.DescriptorStatus) []byte {
 	return b
 }
 
+// shown returns hits as answers show them: Envoy's messages have 32 bits.
+func shown(hits uint64) uint64 { return min(hits, math.MaxUint32) }
+
 // appendLimit appends the fields of a RateLimitResponse.RateLimit.
 func appendLimit(b []byte, s *limiter.DescriptorStatus) []byte {
-	b = appendVarint(b, 1, uint64(s.Limit.Requests))
+	b = appendVarint(b, 1, shown(s.Limit.PerPeriod()))
 	b = appendVarint(b, 2, uint64(s.Limit.Unit))
 	if s.Limit.Name != "" {
 		b = appendString(b, 3, s.Limit.Name)

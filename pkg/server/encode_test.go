@@ -1,6 +1,7 @@
 package server
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -36,7 +37,7 @@ func response(v *limiter.Verdict, exact bool) *ratelimitv3.RateLimitResponse {
 			if in.OverLimit {
 				wait = in.Decision.RetryAfter
 			}
-			s.LimitRemaining = in.Decision.Remaining
+			s.LimitRemaining = uint32(min(in.Decision.Remaining, math.MaxUint32))
 			s.DurationUntilReset = durationpb.New(wait)
 			if !exact {
 				s.DurationUntilReset = &durationpb.Duration{Seconds: int64((uint64(wait) + 999_999_999) / 1_000_000_000)}
@@ -45,7 +46,7 @@ func response(v *limiter.Verdict, exact bool) *ratelimitv3.RateLimitResponse {
 				s.DurationUntilReset = nil
 			}
 			s.CurrentLimit = &ratelimitv3.RateLimitResponse_RateLimit{
-				RequestsPerUnit: in.Limit.Requests,
+				RequestsPerUnit: uint32(min(in.Limit.PerPeriod(), math.MaxUint32)),
 				Unit:            ratelimitv3.RateLimitResponse_RateLimit_Unit(in.Limit.Unit),
 				Name:            in.Limit.Name,
 			}
@@ -89,15 +90,16 @@ func TestEncodingIsThatOfGeneratedCodeByteForByte(t *testing.T) {
 }
 
 func FuzzEncode(f *testing.F) {
-	f.Add(uint8(2), uint8(3), uint32(10), uint32(3), uint8(1), uint32(1), "name", int64(5e9), int64(1), true, true, false)
-	f.Add(uint8(9), uint8(1), uint32(1<<32-1), uint32(1<<32-1), uint8(200), uint32(1<<32-1), strings.Repeat("n", 200), int64(1<<63-1), int64(1<<63-1), false, true, true)
-	f.Fuzz(func(t *testing.T, n, outcome uint8, requests, remaining uint32, unit uint8, multiplier uint32, name string, retry, reset int64,
+	f.Add(uint8(2), uint8(3), uint64(10), uint64(3), uint8(1), uint32(1), "name", int64(5e9), int64(1), true, true, false)
+	f.Add(uint8(9), uint8(1), uint64(1<<32-1), uint64(1<<53-1), uint8(200), uint32(1<<32-1), strings.Repeat("n", 200), int64(1<<63-1), int64(1<<63-1), false, true, true)
+	f.Fuzz(func(t *testing.T, n, outcome uint8, requests, remaining uint64, unit uint8, multiplier uint32, name string, retry, reset int64,
 		over, exact, never bool,
 	) {
 		limit := &descriptors.Limit{
-			Limit: algorithms.Limit{Requests: requests}, Name: strings.ToValidUTF8(name, ""),
+			Name: strings.ToValidUTF8(name, ""),
 			Unit: descriptors.Unit(unit), Multiplier: multiplier,
 		}
+		limit.SetPerPeriod(requests % algorithms.MaxCount)
 		v := &limiter.Verdict{OverLimit: over}
 		for i := range n % 16 {
 			v.Statuses = append(v.Statuses, limiter.DescriptorStatus{

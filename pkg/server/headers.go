@@ -18,8 +18,8 @@ const softBreach = "x-ratelimit-soft-breach"
 func (h *Headers) append(b []byte, v *limiter.Verdict) []byte {
 	if h.RateLimit {
 		if s := nearest(v); s != nil {
-			b = appendNumberHeader(b, h.Limit, uint64(max(s.Limit.Requests, s.Limit.Capacity())))
-			b = appendNumberHeader(b, h.Remaining, uint64(s.Decision.Remaining))
+			b = appendNumberHeader(b, h.Limit, shown(max(s.Limit.PerPeriod(), s.Limit.Capacity())))
+			b = appendNumberHeader(b, h.Remaining, shown(s.Decision.Remaining))
 			b = appendNumberHeader(b, h.Reset, untilReset(s))
 		}
 	}
@@ -145,7 +145,7 @@ type policy struct {
 	limit     *descriptors.Limit
 	name      string // unique in one answer
 	reported  bool   // a status reports the limit; the rest is set
-	remaining uint32
+	remaining uint64
 	seconds   uint64
 }
 
@@ -202,14 +202,14 @@ func appendQuotas(b []byte, all []policy) []byte {
 	for i := range all {
 		p := &all[i]
 		b = appendItem(b, p.name, i == 0)
-		b = appendParameter(b, ";q=", uint64(p.limit.Requests))
+		b = appendParameter(b, ";q=", shown(p.limit.PerPeriod()))
 		if p.limit.Period == 0 {
 			b = append(b, `;qu="concurrent-requests"`...)
 		} else if length := windowOf(p.limit); length%time.Second == 0 {
 			b = appendParameter(b, ";w=", uint64(length/time.Second))
 		}
-		if capacity := p.limit.Capacity(); capacity != p.limit.Requests {
-			b = appendParameter(b, ";burst=", uint64(capacity))
+		if capacity := p.limit.Capacity(); capacity != p.limit.PerPeriod() {
+			b = appendParameter(b, ";burst=", capacity)
 		}
 	}
 	return shut(shut(b, inner), header)
@@ -222,7 +222,7 @@ func appendLimits(b []byte, all []policy) []byte {
 	for i := range all {
 		if p := &all[i]; p.reported {
 			b = appendItem(b, p.name, first)
-			b = appendParameter(appendParameter(b, ";r=", uint64(p.remaining)), ";t=", p.seconds)
+			b = appendParameter(appendParameter(b, ";r=", shown(p.remaining)), ";t=", p.seconds)
 			first = false
 		}
 	}

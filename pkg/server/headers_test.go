@@ -38,6 +38,7 @@ descriptors:
   - {key: meter, rate_limit: {unit: second, requests_per_unit: 20, algorithm: token_bucket, burst: 1}}
   - {key: never, rate_limits: [{unit: minute, requests_per_unit: 1}, {unit: second, requests_per_unit: 1}]}
   - {key: slots, rate_limit: {algorithm: concurrency, max_in_flight: 1, hold: {begin: request, end: done, at_most: 70s}}}
+  - {key: money, rate_limit: {unit: hour, budget: 5000}}
   - {key: tenant, rate_limit: {table: tenants.csv, unit: minute, requests_per_unit: 3}}
 `
 
@@ -117,6 +118,22 @@ func TestResponseHeaders(t *testing.T) {
 		{"ietf", ietf, once(descriptor("both", "a"), descriptor("wide", "a")), [][2]string{
 			{"RateLimit-Policy", `"sp\"ik\\e";q=10;w=1, "7day";q=1000;w=604800, "1.5s";q=20, "minute";q=100;w=60`},
 			{"RateLimit", `"sp\"ik\\e";r=9;t=1, "minute";r=99;t=50`},
+		}},
+		{"more_than_32_bits", Headers{RateLimit: true, IETF: true}, once(descriptor("money", "a")), [][2]string{
+			{"RateLimit-Limit", "4294967295"},
+			{"RateLimit-Remaining", "4294967295"},
+			{"RateLimit-Reset", "3590"},
+			{"RateLimit-Policy", `"hour";q=4294967295;w=3600`},
+			{"RateLimit", `"hour";r=4294967295;t=3590`},
+		}},
+		{"below_32_bits_again", Headers{RateLimit: true, IETF: true}, [][]*commonv3.RateLimitDescriptor{
+			{hits(4_294_967_295, "money", "a")}, {descriptor("money", "a")},
+		}, [][2]string{
+			{"RateLimit-Limit", "4294967295"},
+			{"RateLimit-Remaining", "705032704"},
+			{"RateLimit-Reset", "3590"},
+			{"RateLimit-Policy", `"hour";q=4294967295;w=3600`},
+			{"RateLimit", `"hour";r=705032704;t=3590`},
 		}},
 		{"ietf_same_limit_twice", ietf, once(hits(5, "wide", "a"), descriptor("wide", "b")), [][2]string{
 			{"RateLimit-Policy", `"minute";q=100;w=60`}, {"RateLimit", `"minute";r=95;t=50`},

@@ -113,7 +113,7 @@ func (p *process) load(t *testing.T, text string) {
 // of returns a grant of requests for tenant=NAME for an hour.
 func of(name string, requests uint32) limiter.Grant {
 	return limiter.Grant{
-		Domain: "edge", Entries: []limiter.Entry{{Key: "tenant", Value: name}}, Gives: limiter.GivesRequests, Requests: requests,
+		Domain: "edge", Entries: []limiter.Entry{{Key: "tenant", Value: name}}, Gives: limiter.GivesRequests, Requests: uint64(requests),
 		Until: time.Now().Add(time.Hour), Reason: "a test", By: "me",
 	}
 }

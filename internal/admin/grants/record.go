@@ -21,12 +21,12 @@ type record struct {
 	Domain    string      `json:"domain"`
 	Entries   [][2]string `json:"entries"` // key and value
 	Limit     string      `json:"limit,omitempty"`
-	Requests  *uint32     `json:"requests,omitempty"`
+	Requests  *uint64     `json:"requests,omitempty"`
 	Burst     uint32      `json:"burst,omitempty"`
 	Factor    float64     `json:"factor,omitempty"`
 	Unlimited bool        `json:"unlimited,omitempty"`
-	Add       uint32      `json:"add,omitempty"`
-	Over      uint32      `json:"over,omitempty"` // with Add
+	Add       uint64      `json:"add,omitempty"`
+	Over      uint64      `json:"over,omitempty"` // with Add
 	From      *time.Time  `json:"from,omitempty"` // with Add
 	Until     time.Time   `json:"until"`
 	Given     time.Time   `json:"given"`

@@ -142,7 +142,7 @@ func TestGrantsForOneKeyAtOnce(t *testing.T) {
 			return false
 		}
 		for i := range all {
-			if all[i].ID != other[i].ID || a.limit(t, all[i].Entries[0].Value) != all[i].Requests || b.limit(t, all[i].Entries[0].Value) != all[i].Requests {
+			if all[i].ID != other[i].ID || a.limit(t, all[i].Entries[0].Value) != uint32(all[i].Requests) || b.limit(t, all[i].Entries[0].Value) != uint32(all[i].Requests) {
 				return false
 			}
 		}

@@ -84,7 +84,6 @@ func explanation(d *descriptors.Domain, entries []descriptors.Entry, e *limiter.
 			Limit:      Limit(&l.Limit),
 			Key:        l.Key,
 			Allowed:    l.Decision.Allowed,
-			Remaining:  l.Decision.Remaining,
 			RetryAfter: durationpb.New(l.Decision.RetryAfter),
 			ResetAfter: durationpb.New(l.Decision.ResetAfter),
 			Grant:      Grant(nil, l.Grant),
@@ -94,6 +93,7 @@ func explanation(d *descriptors.Domain, entries []descriptors.Entry, e *limiter.
 			LearnedEstimate: l.Learned,
 			NoPrice:         l.NoPrice,
 		}
+		explained.Remaining, explained.LargeRemaining = Numbers(l.Decision.Remaining)
 		explained.WindowStart, explained.WindowEnd = window(&l.Limit, l.Decision, time.Now())
 		if l.Hold != nil {
 			explained.Holders = Holders(l.Holders)

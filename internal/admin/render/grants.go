@@ -2,6 +2,7 @@ package render
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -25,13 +26,20 @@ func Grant(l *limiter.Limiter, g *limiter.Grant) *adminv1.Grant {
 	}
 	switch g.Gives {
 	case limiter.GivesRequests:
-		out.Gives = &adminv1.Grant_RequestsPerUnit{RequestsPerUnit: g.Requests}
+		out.Gives = &adminv1.Grant_RequestsPerUnit{RequestsPerUnit: uint32(g.Requests)}
+		if g.Requests > math.MaxUint32 {
+			out.Gives = &adminv1.Grant_LargeRequests{LargeRequests: g.Requests}
+		}
 	case limiter.GivesFactor:
 		out.Gives = &adminv1.Grant_Factor{Factor: g.Factor}
 	case limiter.GivesUnlimited:
 		out.Gives = &adminv1.Grant_Unlimited{Unlimited: true}
 	case limiter.GivesAdd:
-		out.Gives, out.From, out.Over = &adminv1.Grant_Add{Add: g.Requests}, timestamppb.New(g.From), g.Over
+		out.Gives, out.From = &adminv1.Grant_Add{Add: uint32(g.Requests)}, timestamppb.New(g.From)
+		if g.Requests > math.MaxUint32 {
+			out.Gives = &adminv1.Grant_LargeAdd{LargeAdd: g.Requests}
+		}
+		out.Over, _ = Numbers(g.Over)
 	}
 	if l != nil {
 		target, err := l.Grantable(g)
@@ -74,7 +82,9 @@ func FromGrant(in *adminv1.Grant) limiter.Grant {
 	}
 	switch gives := in.GetGives().(type) {
 	case *adminv1.Grant_RequestsPerUnit:
-		g.Gives, g.Requests = limiter.GivesRequests, gives.RequestsPerUnit
+		g.Gives, g.Requests = limiter.GivesRequests, uint64(gives.RequestsPerUnit)
+	case *adminv1.Grant_LargeRequests:
+		g.Gives, g.Requests = limiter.GivesRequests, gives.LargeRequests
 	case *adminv1.Grant_Factor:
 		g.Gives, g.Factor = limiter.GivesFactor, gives.Factor
 	case *adminv1.Grant_Unlimited:
@@ -82,7 +92,9 @@ func FromGrant(in *adminv1.Grant) limiter.Grant {
 			g.Gives = limiter.GivesUnlimited
 		}
 	case *adminv1.Grant_Add:
-		g.Gives, g.Requests = limiter.GivesAdd, gives.Add
+		g.Gives, g.Requests = limiter.GivesAdd, uint64(gives.Add)
+	case *adminv1.Grant_LargeAdd:
+		g.Gives, g.Requests = limiter.GivesAdd, gives.LargeAdd
 	}
 	return g
 }
@@ -195,8 +207,8 @@ func grantRemark(g *adminv1.Grant) string {
 func givesText(g *adminv1.Grant) string {
 	text := "unlimited"
 	switch gives := g.GetGives().(type) {
-	case *adminv1.Grant_RequestsPerUnit:
-		switch n := gives.RequestsPerUnit; {
+	case *adminv1.Grant_RequestsPerUnit, *adminv1.Grant_LargeRequests:
+		switch n := Number(g.GetRequestsPerUnit(), g.GetLargeRequests()); {
 		case n == 0:
 			text = "nothing: the key is blocked"
 		case strings.HasSuffix(g.GetKey(), "#concurrency"):
@@ -211,8 +223,8 @@ func givesText(g *adminv1.Grant) string {
 		}
 	case *adminv1.Grant_Factor:
 		text = strconv.FormatFloat(gives.Factor, 'g', -1, 64) + " times the limit"
-	case *adminv1.Grant_Add:
-		text = strconv.FormatUint(uint64(gives.Add), 10) + " more in the window that began at " + timeText(g.GetFrom())
+	case *adminv1.Grant_Add, *adminv1.Grant_LargeAdd:
+		text = strconv.FormatUint(Number(g.GetAdd(), g.GetLargeAdd()), 10) + " more in the window that began at " + timeText(g.GetFrom())
 		if g.GetOver() > 0 {
 			text += ", above " + strconv.FormatUint(uint64(g.GetOver()), 10) + " denied hits that counted"
 		}

@@ -5,6 +5,7 @@ package render
 
 import (
 	"maps"
+	"math"
 	"slices"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -55,18 +56,30 @@ func Rule(r *descriptors.Rule) *adminv1.Rule {
 	return out
 }
 
+// Numbers returns hits as the two fields of a message have them: the second one is for more than 32
+// bits, else nil.
+func Numbers(hits uint64) (few uint32, large *uint64) {
+	if hits > math.MaxUint32 {
+		return math.MaxUint32, &hits
+	}
+	return uint32(hits), nil
+}
+
+// Number returns the hits that two fields of a message have, see Numbers.
+func Number(few uint32, large uint64) uint64 { return max(uint64(few), large) }
+
 // Limit returns a limit as a message.
 func Limit(l *descriptors.Limit) *adminv1.Limit {
 	out := &adminv1.Limit{
-		Algorithm:       l.Algorithm.String(),
-		RequestsPerUnit: l.Requests,
-		Burst:           l.Capacity(),
-		CountRejected:   l.CountRejected,
-		Name:            l.Name,
-		UnitMultiplier:  l.Multiplier,
-		Alignment:       l.Alignment(),
-		Money:           l.Money,
+		Algorithm:      l.Algorithm.String(),
+		Burst:          uint32(min(l.Capacity(), math.MaxUint32)),
+		CountRejected:  l.CountRejected,
+		Name:           l.Name,
+		UnitMultiplier: l.Multiplier,
+		Alignment:      l.Alignment(),
+		Money:          l.Money,
 	}
+	out.RequestsPerUnit, out.LargeRequests = Numbers(l.PerPeriod())
 	if l.Algorithm != algorithms.Concurrency {
 		out.Period = durationpb.New(l.Period)
 	}

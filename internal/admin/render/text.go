@@ -83,7 +83,7 @@ func ExplanationText(domain string, r *adminv1.ExplainResponse, states bool) str
 func LimitText(l *adminv1.Limit) string {
 	text := fmt.Sprintf("%d at once, %s", l.GetRequestsPerUnit(), l.GetAlgorithm())
 	if l.GetPeriod() != nil {
-		text = fmt.Sprintf("%s per %s, %s", Amount(l, uint64(l.GetRequestsPerUnit())), windowText(l), l.GetAlgorithm())
+		text = fmt.Sprintf("%s per %s, %s", Amount(l, Number(l.GetRequestsPerUnit(), l.GetLargeRequests())), windowText(l), l.GetAlgorithm())
 	}
 	if aligned := l.GetAlignment(); aligned != "" {
 		text += ", align: " + printable.Text(aligned)
@@ -193,7 +193,7 @@ func remarks(e *adminv1.DescriptorExplanation) string {
 // stateText returns the decision of a limit on the hits of the request, and the source.
 func stateText(l *adminv1.LimitExplanation) string {
 	reset := "reset after " + waitText(l.GetResetAfter().AsDuration()) + sourceText(l.GetSource())
-	left := Amount(l.GetLimit(), uint64(l.GetRemaining()))
+	left := Amount(l.GetLimit(), Number(l.GetRemaining(), l.GetLargeRemaining()))
 	if l.GetAllowed() {
 		return fmt.Sprintf("allowed, %s left after that, %s", left, reset)
 	}

@@ -61,8 +61,9 @@ func topKey(k *limiter.TopKey) *adminv1.TopKey {
 	out := &adminv1.TopKey{
 		Key: strings.ToValidUTF8(k.Key, "\uFFFD"), Domain: strings.ToValidUTF8(k.Domain, "\uFFFD"), Rule: strings.ToValidUTF8(k.Path, "\uFFFD"),
 		Hits: k.Hits, HitsError: k.HitsError, Denied: k.Denied, DeniedError: k.DeniedError,
-		Used: k.Used, Remaining: k.Remaining, Current: k.Current, Cut: k.Cut, Entries: EntryMessages(k.Entries),
+		Used: k.Used, Current: k.Current, Cut: k.Cut, Entries: EntryMessages(k.Entries),
 	}
+	out.Remaining, out.LargeRemaining = Numbers(k.Remaining)
 	if r := k.Rule; r != nil {
 		out.File, out.Line, out.ShadowMode = r.File, uint32(r.Line), r.Shadow && k.Override == nil
 	}
@@ -89,7 +90,7 @@ func TopText(r *adminv1.ListTopKeysResponse) string {
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "HITS\tDENIED\tUSED\tLEFT\tRESET\t")
 	for _, k := range r.GetKeys() {
-		left, reset := Amount(k.GetLimit(), uint64(k.GetRemaining())), "?"
+		left, reset := Amount(k.GetLimit(), Number(k.GetRemaining(), k.GetLargeRemaining())), "?"
 		if k.GetCurrent() {
 			reset = "in " + k.GetResetAfter().AsDuration().Round(time.Second).String()
 		}

@@ -181,7 +181,7 @@ func before(of *adminv1.WatchedDescriptor, a *adminv1.WatchedLimit, other *admin
 	case a.GetAllowed() != b.GetAllowed():
 		return b.GetAllowed()
 	case a.GetAllowed():
-		return a.GetRemaining() < b.GetRemaining()
+		return Number(a.GetRemaining(), a.GetLargeRemaining()) < Number(b.GetRemaining(), b.GetLargeRemaining())
 	case Never(of, a) != Never(other, b):
 		return Never(of, a)
 	}
@@ -196,15 +196,15 @@ func Never(d *adminv1.WatchedDescriptor, l *adminv1.WatchedLimit) bool {
 
 // watchedLimitText returns a limit with its decision: "0 left of 100 per 1m, retry after 30s".
 func watchedLimitText(d *adminv1.WatchedDescriptor, l *adminv1.WatchedLimit) string {
-	amount := func(n uint32) string { return Amount(l.GetLimit(), uint64(n)) }
-	text := amount(l.GetRemaining()) + " left of " + amount(l.GetLimit().GetRequestsPerUnit())
+	amount := func(few uint32, large uint64) string { return Amount(l.GetLimit(), Number(few, large)) }
+	text := amount(l.GetRemaining(), l.GetLargeRemaining()) + " left of " + amount(l.GetLimit().GetRequestsPerUnit(), l.GetLimit().GetLargeRequests())
 	if period := l.GetLimit().GetPeriod(); period != nil {
 		text += " per " + periodText(period.AsDuration())
 	} else {
 		text += " at once"
 	}
 	if l.GetLimit().GetBurst() != l.GetLimit().GetRequestsPerUnit() {
-		text += " with a burst of " + amount(l.GetLimit().GetBurst())
+		text += " with a burst of " + amount(l.GetLimit().GetBurst(), 0)
 	}
 	if d.GetOverride() {
 		text += " by override"

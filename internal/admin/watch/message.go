@@ -77,9 +77,10 @@ func (b *builder) limit(l *limit, told bool) *adminv1.WatchedLimit {
 		b.limits[l.limit] = of
 	}
 	out := &adminv1.WatchedLimit{
-		Key: valid(l.key), Limit: of, Allowed: l.decision.Allowed, Remaining: l.decision.Remaining,
+		Key: valid(l.key), Limit: of, Allowed: l.decision.Allowed,
 		RetryAfter: durationpb.New(l.decision.RetryAfter), ResetAfter: durationpb.New(l.decision.ResetAfter),
 	}
+	out.Remaining, out.LargeRemaining = render.Numbers(l.decision.Remaining)
 	if told {
 		out.Source = render.Source(l.source)
 	}

@@ -50,10 +50,10 @@ type Descriptor struct {
 	// Expected each time.
 	Rule     *string // path of the rule; "" for none
 	Outcome  string  // one of Outcomes
-	Requests *uint32 // of the limit that decided
+	Requests *uint64 // of the limit that decided
 
 	// Expected the last time.
-	Remaining *uint32
+	Remaining *uint64
 	Wait      *time.Duration // until the same hits pass; compared in milliseconds, rounded up
 	Reset     *time.Duration // until the key is idle; likewise
 }

@@ -189,7 +189,7 @@ tests:
     domain: d
     steps:
       - {at: 2s, descriptor: a=b, times: 0, hits: -1, refund: 3, outcome: denied, verdict: no}
-      - {at: 1s, descriptor: a=b, remaining: 4294967296, wait: soon, reset: -1s, rule: [a]}
+      - {at: 1s, descriptor: a=b, remaining: 9007199254740992, wait: soon, reset: -1s, rule: [a]}
       - {descriptors: [a=b], hits: 3}
       - {descriptor: a=b, limit: {unit: fortnight, requests_per_unit: "1"}, groups: pt}
       - {descriptor: a=b, limit: {unit: second}, at: 99999d}
@@ -213,7 +213,7 @@ tests:
 			"dir/c.yaml:9: tests[2].steps[0].outcome: must be one of ok, over_limit, shadowed, unlimited, replaced, not_limited, unmatched, no_domain",
 			"dir/c.yaml:10: tests[2].steps[1].at: is 1s, must be at least 2s as in the step above: time does not go back",
 			"dir/c.yaml:10: tests[2].steps[1].rule: must be text",
-			"dir/c.yaml:10: tests[2].steps[1].remaining: must be a whole number from 0 to 4294967295",
+			"dir/c.yaml:10: tests[2].steps[1].remaining: must be a whole number from 0 to 9007199254740991",
 			`dir/c.yaml:10: tests[2].steps[1].wait: is "soon", must be a duration such as 250ms, 10s, 1h30m or 2d, at most 100 years`,
 			`dir/c.yaml:10: tests[2].steps[1].reset: is "-1s", must be a duration such as 250ms, 10s, 1h30m or 2d, at most 100 years`,
 			"dir/c.yaml:11: tests[2].steps[2].hits: stands beside descriptors, must be in one of them",

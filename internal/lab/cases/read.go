@@ -14,6 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -259,7 +260,7 @@ func (r *reader) descriptor(n *yaml.Node, all map[string]*yaml.Node, path string
 		r.fail(all["descriptor"], path+".descriptor", "%v", err)
 	}
 	if at := all["hits"]; at != nil {
-		d.Hits = uint64(r.number(at, path+".hits", 0, 1<<32-1))
+		d.Hits = r.number(at, path+".hits", 0, 1<<32-1)
 		d.Probe = d.Hits == 0
 	}
 	if at := all["refund"]; at != nil {
@@ -277,9 +278,9 @@ func (r *reader) descriptor(n *yaml.Node, all map[string]*yaml.Node, path string
 	if at := all["outcome"]; at != nil {
 		d.Outcome = r.oneOf(at, path+".outcome", Outcomes()...)
 	}
-	number := func(key string) *uint32 {
+	number := func(key string) *uint64 {
 		if at := all[key]; at != nil {
-			n := r.number(at, path+"."+key, 0, 1<<32-1)
+			n := r.number(at, path+"."+key, 0, algorithms.MaxCount)
 			return &n
 		}
 		return nil
@@ -306,24 +307,24 @@ func (r *reader) override(n *yaml.Node, path string) *limiter.Override {
 		r.fail(n, path, "must have requests_per_unit and unit")
 		return o
 	}
-	o.Requests = r.number(all["requests_per_unit"], path+".requests_per_unit", 0, 1<<32-1)
+	o.Requests = uint32(r.number(all["requests_per_unit"], path+".requests_per_unit", 0, 1<<32-1))
 	var known bool
 	if o.Unit, known = descriptors.ParseUnit(r.text(all["unit"], path+".unit")); !known {
 		r.fail(all["unit"], path+".unit", "must be second, minute, hour, day, week, month or year")
 	}
 	if at := all["unit_multiplier"]; at != nil {
-		o.Multiplier = r.number(at, path+".unit_multiplier", 1, 1<<32-1)
+		o.Multiplier = uint32(r.number(at, path+".unit_multiplier", 1, 1<<32-1))
 	}
 	return o
 }
 
-func (r *reader) number(n *yaml.Node, path string, least, most uint64) uint32 {
+func (r *reader) number(n *yaml.Node, path string, least, most uint64) uint64 {
 	got, err := strconv.ParseUint(n.Value, 10, 64)
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || err != nil || got < least || got > most {
 		r.fail(n, path, "must be a whole number from %d to %d", least, most)
 		return 0
 	}
-	return uint32(got)
+	return got
 }
 
 // longest bounds a duration: a century.

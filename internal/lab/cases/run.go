@@ -123,8 +123,8 @@ func (r *running) check(s *Step, n int, v *limiter.Verdict) {
 			fail("no limit applies, want one")
 			continue
 		}
-		if d.Requests != nil && *d.Requests != status.Limit.Requests {
-			fail("requests is %d, want %d", status.Limit.Requests, *d.Requests)
+		if d.Requests != nil && *d.Requests != status.Limit.PerPeriod() {
+			fail("requests is %d, want %d", status.Limit.PerPeriod(), *d.Requests)
 		}
 		if n < s.Times {
 			continue
@@ -154,7 +154,7 @@ func found(s *limiter.DescriptorStatus) string {
 	case s.Limit.Algorithm == algorithms.Concurrency:
 		return fmt.Sprintf(" (%s:%d, %d at once)", s.Rule.File, s.Rule.Line, s.Limit.Requests)
 	default:
-		return fmt.Sprintf(" (%s:%d, %d per %v)", s.Rule.File, s.Rule.Line, s.Limit.Requests, s.Limit.Period)
+		return fmt.Sprintf(" (%s:%d, %d per %v)", s.Rule.File, s.Rule.Line, s.Limit.PerPeriod(), s.Limit.Period)
 	}
 }
 

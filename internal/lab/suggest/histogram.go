@@ -20,9 +20,9 @@ type bucket struct {
 // mantissa is the bits of a number that its bucket keeps.
 const mantissa = 10
 
-func bucketOf(n uint32) uint32 {
-	shift := max(bits.Len32(n)-mantissa, 0)
-	return uint32(shift)<<mantissa | n>>shift
+func bucketOf(n uint64) uint32 {
+	shift := max(bits.Len64(n)-mantissa, 0)
+	return uint32(shift)<<mantissa | uint32(n>>shift)
 }
 
 // top returns the largest number of a bucket.
@@ -31,14 +31,14 @@ func top(bucket uint32) uint64 {
 	return (uint64(bucket&(1<<mantissa-1))+1)<<shift - 1
 }
 
-func (h *histogram) add(n uint32) {
+func (h *histogram) add(n uint64) {
 	if h.buckets == nil {
 		h.buckets = make(map[uint32]bucket)
 	}
 	i := bucketOf(n)
 	b := h.buckets[i]
 	b.count++
-	b.sum += uint64(n)
+	b.sum += n
 	h.buckets[i] = b
 	h.all++
 }

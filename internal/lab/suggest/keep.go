@@ -25,7 +25,7 @@ func (c *Collector) kept() (all []*Shape) {
 			s.why = "a ban: the limit is 0"
 		}
 		for _, l := range rule.Limits {
-			s.Limits = append(s.Limits, Limit{Requests: l.Requests, Burst: l.Burst, Period: l.Period, Now: l.Requests, of: l})
+			s.Limits = append(s.Limits, Limit{Requests: l.PerPeriod(), Burst: l.Burst, Period: l.Period, Now: l.PerPeriod(), of: l})
 		}
 		all = append(all, s)
 	}

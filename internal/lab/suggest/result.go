@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -60,10 +59,10 @@ type Shape struct {
 
 // Limit is a suggested limit.
 type Limit struct {
-	Requests uint32        `json:"requests"`
+	Requests uint64        `json:"requests"`
 	Burst    uint32        `json:"burst"` // of a token_bucket
 	Period   time.Duration `json:"period_ns"`
-	Now      uint32        `json:"now"` // requests of the limit in force; 0 without a rule
+	Now      uint64        `json:"now"` // requests of the limit in force; 0 without a rule
 
 	// Stays is true where the record has no whole period of the rule's limit, and so says nothing
 	// about the limit. Requests and Burst are then the ones in force.
@@ -136,7 +135,7 @@ func (s *shape) result(g Goal, has func(time.Duration) bool) *Shape {
 	if s.rule != nil {
 		out.Rule, out.File, out.Line = s.rule.Path, s.rule.File, s.rule.Line
 		for _, l := range s.rule.Limits {
-			out.Limits = append(out.Limits, Limit{Requests: l.Requests, Burst: l.Burst, Period: l.Period, Now: l.Requests, Stays: !has(l.Period), of: l})
+			out.Limits = append(out.Limits, Limit{Requests: l.PerPeriod(), Burst: l.Burst, Period: l.Period, Now: l.PerPeriod(), Stays: !has(l.Period), of: l})
 		}
 	} else {
 		l := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 1, Period: g.Unit.Duration()}
@@ -175,11 +174,15 @@ func (s *shape) result(g Goal, has func(time.Duration) bool) *Shape {
 // set makes the suggestion a limit of at least that many hits, rounded up to two digits. The burst
 // of a token_bucket keeps its proportion, and is at least that burst.
 func (l *Limit) set(requests, burst uint64) {
-	l.Requests = round(requests)
+	most := uint64(algorithms.MaxHits)
+	if l.of.Money && l.of.Algorithm.HasWindows() {
+		most = algorithms.MaxCount
+	}
+	l.Requests = min(round(requests), most)
 	if l.of.Algorithm == algorithms.TokenBucket {
-		l.Burst = l.Requests
+		l.Burst = uint32(l.Requests)
 		if now := uint64(l.of.Requests); now > 0 && l.of.Burst > 0 {
-			l.Burst = round(max((uint64(l.of.Burst)*uint64(l.Requests)+now-1)/now, burst))
+			l.Burst = uint32(min(round(max((uint64(l.of.Burst)*l.Requests+now-1)/now, burst)), algorithms.MaxHits))
 		}
 	}
 }
@@ -187,10 +190,10 @@ func (l *Limit) set(requests, burst uint64) {
 // Raise makes the limits that do not stay a tenth larger, at least by one hit, and reports whether
 // there are any.
 func (s *Shape) Raise() (raised bool) {
-	more := func(n uint32) uint64 { return uint64(n) + max(uint64(n)/10, 1) }
+	more := func(n uint64) uint64 { return n + max(n/10, 1) }
 	for i := range s.Limits {
 		if l := &s.Limits[i]; !l.Stays {
-			l.set(more(l.Requests), more(l.Burst))
+			l.set(more(l.Requests), more(uint64(l.Burst)))
 			raised = true
 		}
 	}
@@ -198,12 +201,12 @@ func (s *Shape) Raise() (raised bool) {
 }
 
 // round rounds up to two digits.
-func round(n uint64) uint32 {
+func round(n uint64) uint64 {
 	unit := uint64(1)
 	for n/unit >= 100 {
 		unit *= 10
 	}
-	return uint32(min((n+unit-1)/unit*unit, math.MaxUint32))
+	return (n + unit - 1) / unit * unit
 }
 
 // Name returns the domain and the rule, or the keys, in words.

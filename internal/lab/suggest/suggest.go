@@ -9,7 +9,6 @@ package suggest
 
 import (
 	"hash/maphash"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -80,8 +79,8 @@ type shape struct {
 // counter counts the hits of one key, in each window of its shape.
 type counter struct {
 	number  [maxWindows]int64 // of the window
-	hits    [maxWindows]uint32
-	fullest [maxWindows]uint32 // of the windows before
+	hits    [maxWindows]uint64
+	fullest [maxWindows]uint64 // of the windows before
 }
 
 // New returns a collector without requests.
@@ -224,7 +223,7 @@ func (c *Collector) hit(s *shape, r *records.Record, d *limiter.Descriptor) bool
 			s.close(k, i)
 			k.number[i] = number
 		}
-		k.hits[i] = uint32(min(uint64(k.hits[i])+hits, math.MaxUint32))
+		k.hits[i] = min(k.hits[i]+hits, algorithms.MaxCount)
 	}
 	return true
 }

@@ -140,7 +140,7 @@ func TestTheSmallestLimitThatMeetsTheGoal(t *testing.T) {
 	traffic = append(traffic, late(2*time.Hour))
 	for name, c := range map[string]struct {
 		g    Goal
-		want uint32
+		want uint64
 	}{
 		"nothing denied":      {Goal{Deny: 0, Keys: 0, Unit: descriptors.Minute}, 1000},
 		"all keys":            {Goal{Deny: 1, Keys: 1, Unit: descriptors.Minute}, 1000},
@@ -364,7 +364,7 @@ func TestAHistogramAgreesWithAList(t *testing.T) {
 		sum := uint64(0)
 		for i := range all {
 			all[i] = max(all[i], 1)
-			h.add(all[i])
+			h.add(uint64(all[i]))
 			sum += uint64(all[i])
 		}
 		slices.Sort(all)

@@ -53,10 +53,10 @@ type rateLimit struct {
 	Period          string      `yaml:"period,omitempty"`
 	Unit            string      `yaml:"unit,omitempty"`
 	UnitMultiplier  uint32      `yaml:"unit_multiplier,omitempty"`
-	RequestsPerUnit *uint32     `yaml:"requests_per_unit,omitempty"`
+	RequestsPerUnit *uint64     `yaml:"requests_per_unit,omitempty"`
 	Budget          string      `yaml:"budget,omitempty"`
 	Prices          *prices     `yaml:"prices,omitempty,flow"`
-	MaxInFlight     *uint32     `yaml:"max_in_flight,omitempty"`
+	MaxInFlight     *uint64     `yaml:"max_in_flight,omitempty"`
 	Burst           uint32      `yaml:"burst,omitempty"`
 	Hold            *hold       `yaml:"hold,omitempty"`
 	CountRejected   *bool       `yaml:"count_rejected,omitempty"`
@@ -253,12 +253,12 @@ func (s *Shape) rateLimit(l *Limit) rateLimit {
 		}
 	}
 	if l.of.Money {
-		out.Budget, out.RequestsPerUnit = descriptors.Money(uint64(l.Requests)), nil
+		out.Budget, out.RequestsPerUnit = descriptors.Money(l.Requests), nil
 	}
 	if t := l.of.PriceTable(); t != nil {
 		out.Prices = &prices{s.tableName(t), l.of.UnknownModels()}
 	}
-	if l.of.Algorithm == algorithms.TokenBucket && l.Burst != l.Requests {
+	if l.of.Algorithm == algorithms.TokenBucket && uint64(l.Burst) != l.Requests {
 		out.Burst = l.Burst
 	}
 	holds := l.of.AtMost > 0
@@ -357,7 +357,7 @@ func (s *Shape) comment(named map[string]bool) string {
 	if !s.New {
 		var now []string
 		for _, l := range s.Limits {
-			now = append(now, strconv.FormatUint(uint64(l.Now), 10))
+			now = append(now, strconv.FormatUint(l.Now, 10))
 		}
 		origin = fmt.Sprintf("now %s, in %s:%d", strings.Join(now, " and "), s.File, s.Line)
 	}

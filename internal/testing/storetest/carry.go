@@ -48,7 +48,7 @@ func carryThereAndBack(t *testing.T, e Env) {
 			e.wantAdmitted(t, true, c)
 			there := changed(key, to, from)
 			e.wantAdmitted(t, true, there)
-			want := uint32(95)
+			want := uint64(95)
 			if isBucket(a) && isBucket(b) {
 				want = 5
 			}
@@ -124,11 +124,18 @@ func carryAsModel(t *testing.T, e Env) {
 			if next.Algorithm == algorithms.TokenBucket && next.Requests > 0 {
 				next.Burst = uint32(r.IntN(20))
 			}
+			large := r.IntN(3) == 0
+			if e.OneSize {
+				large = n == 0
+			}
+			if next.Algorithm.HasWindows() && large {
+				next.SetPerPeriod(next.PerPeriod() * 1_234_567_891)
+			}
 			rules[n] = follow(rules[n], next)
 		}
 		charges := []store.Charge{randomChange(r, n, rules[n])}
 		if r.IntN(4) == 0 {
-			other := randomCharges(r)[0]
+			other := e.sized(randomCharges(r))[0]
 			other.Rule = 1
 			charges = append(charges, other)
 		}
@@ -166,5 +173,8 @@ func randomChange(r *rand.Rand, key int, all []algorithms.Limit) store.Charge {
 		c.Before[i].Both = r.IntN(3) > 0
 	}
 	c.Hits, c.CountRejected = int64(r.IntN(6)-1), r.IntN(4) == 0
+	if c.Limit.More > 0 {
+		c.Hits = min(c.Hits*1_234_567_890, algorithms.MaxHits)
+	}
 	return c
 }

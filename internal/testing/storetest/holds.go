@@ -68,7 +68,7 @@ func end(key string, l algorithms.Limit, holder string, hits int64) store.Charge
 
 // wantEnd fails the test unless a charge that settles is allowed, finds the holder in that status,
 // and leaves that many hits.
-func (e Env) wantEnd(t *testing.T, c store.Charge, was algorithms.HoldStatus, left uint32) {
+func (e Env) wantEnd(t *testing.T, c store.Charge, was algorithms.HoldStatus, left uint64) {
 	t.Helper()
 	admitted, d := e.take(t, c)
 	if !admitted || !d[0].Allowed || d[0].RetryAfter != 0 || d[0].Remaining != left || c.Hold.Was.Status != was {

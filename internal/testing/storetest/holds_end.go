@@ -93,7 +93,7 @@ func endWithLess(t *testing.T, e Env) {
 func endInAnotherWindow(t *testing.T, e Env) {
 	for _, tt := range []struct {
 		a    algorithms.Algorithm
-		left uint32
+		left uint64
 	}{{algorithms.FixedWindow, 8}, {algorithms.SlidingWindowCounter, 8}, {algorithms.SlidingWindowLog, 8}} {
 		l := held(tt.a, 10)
 		e.Sleep(l.Period - time.Duration(e.Now())%l.Period - 10*time.Second)
@@ -138,7 +138,7 @@ func endOfDenied(t *testing.T, e Env) {
 
 func endOfEnded(t *testing.T, e Env) {
 	everyHold(t, func(a algorithms.Algorithm, rate bool) {
-		l, was, left := held(a, 10), algorithms.HoldUnknown, uint32(10)
+		l, was, left := held(a, 10), algorithms.HoldUnknown, uint64(10)
 		if rate {
 			was, left = algorithms.HoldEnded, 7
 		}

@@ -50,7 +50,7 @@ func (e Env) wantEnds(t *testing.T, charges ...store.Charge) {
 
 func pairBeginsAndEnds(t *testing.T, e Env) {
 	everyHold(t, func(a algorithms.Algorithm, rate bool) {
-		l, left := held(a, 10), uint32(10)
+		l, left := held(a, 10), uint64(10)
 		for range 2 {
 			e.wantBegin(t, true, pair("k", l, "r", 4, 9))
 			e.wantRemaining(t, charge("k", l), left-4)
@@ -114,9 +114,9 @@ func pairEndsUnderAll(t *testing.T, e Env) {
 		all := []store.Charge{pair("one", one, "r", 6, 6), pair("other", other, "r", 6, 20)}
 		all[1].Rule = 1
 		e.wantEnds(t, all...)
-		left := [2]uint32{10, 10}
+		left := [2]uint64{10, 10}
 		if rate {
-			left = [2]uint32{4, 0}
+			left = [2]uint64{4, 0}
 		}
 		e.wantRemaining(t, charge("one", one), left[0])
 		e.wantRemaining(t, charge("other", other), left[1])
@@ -135,7 +135,7 @@ func pairsApart(t *testing.T, e Env) {
 				t.Errorf("%v: charge %d has phase %d; want %d", a, i, got, want)
 			}
 		}
-		left := uint32(8)
+		left := uint64(8)
 		if rate {
 			left = 4
 		}

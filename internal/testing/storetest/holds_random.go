@@ -82,7 +82,7 @@ func repeatsConcurrently(t *testing.T, e Env) {
 		if got != requests {
 			t.Errorf("%v: %d holders were admitted; want exactly %d", a, got, requests)
 		}
-		e.wantRemaining(t, charge("hot", l), uint32(requests))
+		e.wantRemaining(t, charge("hot", l), uint64(requests))
 	})
 }
 
@@ -106,7 +106,7 @@ func trueCostConcurrently(t *testing.T, e Env) {
 				}
 			}
 		})
-		e.wantRemaining(t, charge("hot", l), requests-uint32(cost.Load()))
+		e.wantRemaining(t, charge("hot", l), requests-uint64(cost.Load()))
 	})
 }
 

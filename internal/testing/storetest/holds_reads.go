@@ -111,7 +111,7 @@ func atMostChanges(t *testing.T, e Env) {
 		e.Sleep(5 * time.Second)
 		e.wantStatus(t, begin("k", l, "short", 3), algorithms.HoldUnknown)
 		e.wantStatus(t, begin("k", l, "long", 2), algorithms.HoldHeld)
-		left := uint32(8)
+		left := uint64(8)
 		if rate {
 			left = 5
 		}

@@ -107,7 +107,7 @@ func banDeniesBegin(t *testing.T, e Env) {
 func begunElsewhere(t *testing.T, e Env) {
 	everyHold(t, func(a algorithms.Algorithm, rate bool) {
 		l := held(a, 10)
-		begun := func(holder string, hits int64, was algorithms.HoldStatus, left uint32) {
+		begun := func(holder string, hits int64, was algorithms.HoldStatus, left uint64) {
 			t.Helper()
 			e.wantEnd(t, phase(algorithms.HoldBegun, "k", l, holder, hits), was, left)
 		}
@@ -141,7 +141,7 @@ func canceled(t *testing.T, e Env) {
 		if rate {
 			denied, ended = algorithms.HoldDenied, algorithms.HoldEnded
 		}
-		cancel := func(holder string, was algorithms.HoldStatus, left uint32) {
+		cancel := func(holder string, was algorithms.HoldStatus, left uint64) {
 			t.Helper()
 			e.wantEnd(t, phase(algorithms.HoldCancel, "k", l, holder, 5), was, left)
 		}
@@ -151,7 +151,7 @@ func canceled(t *testing.T, e Env) {
 		cancel("r", algorithms.HoldHeld, 7)
 		cancel("r", denied, 7)
 		e.wantEnd(t, end("k", l, "r", 9), denied, 7) // a denied holder costs nothing
-		left := uint32(10)
+		left := uint64(10)
 		if rate {
 			left = 8
 		}

@@ -77,7 +77,7 @@ func deniedBeginCounts(t *testing.T, e Env) {
 		}
 		banned := charge("banned", limit(algorithms.FixedWindow, 0))
 		banned.Rule = 1
-		left := uint32(10)
+		left := uint64(10)
 		if rate {
 			left = 6
 		}
@@ -166,7 +166,7 @@ func severalHolds(t *testing.T, e Env) {
 	e.wantAdmitted(t, false, request(algorithms.HoldBegin, "s", 5)...)
 	e.wantAdmitted(t, true, request(algorithms.HoldEnd, "s", 5)...)
 	for i, d := range e.wantAdmitted(t, true, request(algorithms.HoldEnd, "r", 2)...) {
-		want := uint32(8)
+		want := uint64(8)
 		if all[i] == algorithms.Concurrency {
 			want = 10
 		}

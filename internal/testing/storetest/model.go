@@ -30,7 +30,7 @@ func asModel(t *testing.T, e Env, random func(*rand.Rand) []store.Charge, reads 
 		if pause := scale[r.IntN(len(scale))]; pause > 0 && r.IntN(3) == 0 {
 			e.Sleep(pause + time.Duration(r.IntN(1000))*time.Microsecond)
 		}
-		charges, now := random(r), e.Now()
+		charges, now := e.sized(random(r)), e.Now()
 		told := make([]store.State, len(charges))
 		for i := range charges {
 			charges[i].Left = &told[i]
@@ -75,7 +75,7 @@ func togetherAsModel(t *testing.T, e Env, random func(*rand.Rand) []store.Charge
 		}
 		all := make([]store.Transaction, r.IntN(30))
 		for i := range all {
-			charges := random(r)
+			charges := e.sized(random(r))
 			for n := range charges {
 				charges[n].Key = fmt.Appendf(nil, "%d %s", i, charges[n].Key)
 			}
@@ -186,10 +186,32 @@ func randomCharges(r *rand.Rand) []store.Charge {
 			Mode:          store.Mode(r.IntN(4)),
 			CountRejected: r.IntN(3) == 0,
 		}
+		if r.IntN(3) == 0 {
+			inBillions(&charges[i])
+		}
 	}
 	for i := 1; i < len(charges); i++ { // the charges of a rule have its mode
 		if charges[i].Rule == charges[i-1].Rule {
 			charges[i].Mode = charges[i-1].Mode
+		}
+	}
+	return charges
+}
+
+// inBillions gives a charge of a window a limit and hits a billion times as large, and somewhat more.
+func inBillions(c *store.Charge) {
+	const times = 1_234_567_891
+	if c.Limit.Algorithm.HasWindows() {
+		c.Limit.SetPerPeriod(c.Limit.PerPeriod() * times)
+		c.Hits = min(c.Hits*times, algorithms.MaxHits)
+	}
+}
+
+// sized gives charges of large limits keys of their own, where the store needs that.
+func (e Env) sized(charges []store.Charge) []store.Charge {
+	for i := range charges {
+		if c := &charges[i]; e.OneSize && c.Limit.PerPeriod() > 1<<30 {
+			c.Key = append([]byte("large "), c.Key...)
 		}
 	}
 	return charges

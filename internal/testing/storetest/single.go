@@ -27,7 +27,7 @@ func singleCases() []Case {
 func admitsExactlyItsLimit(t *testing.T, e Env) {
 	for _, a := range EveryRate() {
 		c := charge("k", limit(a, 10))
-		for i := range uint32(10) {
+		for i := range uint64(10) {
 			if d := e.wantAdmitted(t, true, c)[0]; d.Remaining != 9-i {
 				t.Errorf("%v: remaining after %d hits = %d; want %d", a, i+1, d.Remaining, 9-i)
 			}
@@ -180,6 +180,18 @@ func largestLimits(t *testing.T, e Env) {
 			e.wantAdmitted(t, true, c)
 		}
 		e.wantRemaining(t, c, algorithms.MaxHits)
+		if a.HasWindows() {
+			c.Key, c.Hits = []byte("large"), algorithms.MaxHits
+			c.Limit.SetPerPeriod(algorithms.MaxCount)
+			for i := range uint64(4) {
+				e.wantAdmitted(t, true, c)
+				e.wantRemaining(t, c, algorithms.MaxCount-(i+1)*algorithms.MaxHits)
+			}
+			c.Limit.SetPerPeriod(4*algorithms.MaxHits + 1)
+			e.wantAdmitted(t, false, charge("large", c.Limit), charge("large", c.Limit))
+			e.wantAdmitted(t, true, charge("large", c.Limit))
+			e.wantRemaining(t, c, 0)
+		}
 	}
 }
 

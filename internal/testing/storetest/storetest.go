@@ -36,6 +36,10 @@ type Env struct {
 	// while such hits are held for others, and a bucket gets fewer hits back. Cases that claim an
 	// exact number of hits allow a quarter less, and never more.
 	InAdvance bool
+
+	// OneSize says that the store counts a large limit in other units than a small one, so that each
+	// key has limits of one size.
+	OneSize bool
 }
 
 // Case is one claim about a store.
@@ -93,7 +97,7 @@ func (e Env) take(t *testing.T, charges ...store.Charge) (bool, []algorithms.Dec
 }
 
 // remaining returns how many hits would pass.
-func (e Env) remaining(t *testing.T, c store.Charge) uint32 {
+func (e Env) remaining(t *testing.T, c store.Charge) uint64 {
 	t.Helper()
 	c.Hits = 0
 	decisions := make([]algorithms.Decision, 1)
@@ -109,7 +113,7 @@ func (e Env) exactly(got, want int64) bool {
 }
 
 // wantRemaining fails the test unless that many hits would pass.
-func (e Env) wantRemaining(t *testing.T, c store.Charge, want uint32) {
+func (e Env) wantRemaining(t *testing.T, c store.Charge, want uint64) {
 	t.Helper()
 	if got := e.remaining(t, c); !e.exactly(int64(got), int64(want)) {
 		t.Errorf("remaining of %q = %d; want %d", c.Key, got, want)

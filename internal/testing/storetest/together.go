@@ -64,7 +64,7 @@ func oneKeyTogether(t *testing.T, e Env) {
 		if !e.exactly(int64(admitted), 20) {
 			t.Errorf("%v: %d admitted; want exactly 20", a, admitted)
 		}
-		e.wantRemaining(t, other, uint32(1000-pairs))
+		e.wantRemaining(t, other, uint64(1000-pairs))
 	}
 }
 

@@ -75,7 +75,7 @@ func (s *Store) continueOne(c *store.Charge, to *store.State, d *algorithms.Deci
 // continueLogLocked replaces the log of the view: all hits that the decision leaves used count from
 // the newest one. The view's shard must be locked.
 func (s *Store) continueLogLocked(v *view, c *store.Charge, d *algorithms.Decision, now algorithms.Instant, age age) {
-	used := uint64(c.Limit.Requests - min(d.Remaining, c.Limit.Requests))
+	used := c.Limit.Capacity() - min(d.Remaining, c.Limit.Capacity())
 	if !d.Allowed && (c.CountRejected || c.Hits == 0) {
 		used++ // the key is past its limit
 	}
@@ -171,7 +171,7 @@ func (s *Store) continueSlotsLocked(v *view, c *store.Charge, d *algorithms.Deci
 		slot.state, v.state = l.state(), l.state()
 		sh.updateLocked(v, now)
 	}
-	used, until := c.Limit.Requests-min(d.Remaining, c.Limit.Requests), now.Add(d.ResetAfter)
+	used, until := c.Limit.Requests-uint32(min(d.Remaining, uint64(c.Limit.Requests))), now.Add(d.ResetAfter)
 	if used == 0 || until <= now {
 		return
 	}

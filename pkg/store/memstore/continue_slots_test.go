@@ -29,7 +29,7 @@ func TestAStoreGoesOnFromTheSlotsOfAnotherOne(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			want := func(c store.Charge, allowed bool, remaining uint32) {
+			want := func(c store.Charge, allowed bool, remaining uint64) {
 				t.Helper()
 				if d := takeHeld(t, s, c)[0]; d.Allowed != allowed || d.Remaining != remaining {
 					t.Errorf("%+v: %+v; want allowed %v, %d remaining", c.Hold, d, allowed, remaining)

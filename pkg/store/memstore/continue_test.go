@@ -50,6 +50,9 @@ func randomLimit(r *rand.Rand, a algorithms.Algorithm) algorithms.Limit {
 	if a == algorithms.TokenBucket && r.IntN(2) == 0 {
 		l.Burst = 1 + uint32(r.IntN(30))
 	}
+	if a.HasWindows() && r.IntN(2) == 0 {
+		l.SetPerPeriod(uint64(l.Requests) << 35)
+	}
 	return l
 }
 

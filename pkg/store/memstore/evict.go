@@ -3,6 +3,7 @@ package memstore
 import (
 	"cmp"
 	"math"
+	"math/bits"
 	"slices"
 	"sync/atomic"
 
@@ -14,7 +15,7 @@ type candidate struct {
 	key            digest
 	opens          algorithms.Instant // 0: the key may go; else the key is denied, and its last denied hits pass then
 	idle           algorithms.Instant // when the key is idle
-	used, capacity uint32             // hits; a part of a used hit counts as one
+	used, capacity uint64             // hits; a part of a used hit counts as one
 }
 
 // compare orders candidates: first the keys that may go, then the keys that are denied now. Of keys
@@ -24,11 +25,9 @@ func (c *candidate) compare(d *candidate) int {
 	if c.opens != d.opens {
 		return cmp.Compare(c.opens, d.opens)
 	}
-	used, other := uint64(c.used)*uint64(d.capacity), uint64(d.used)*uint64(c.capacity)
-	if used != other {
-		return cmp.Compare(used, other)
-	}
-	return cmp.Compare(c.idle, d.idle)
+	high, low := bits.Mul64(c.used, d.capacity)
+	otherHigh, otherLow := bits.Mul64(d.used, c.capacity)
+	return cmp.Or(cmp.Compare(high, otherHigh), cmp.Compare(low, otherLow), cmp.Compare(c.idle, d.idle))
 }
 
 // candidates is the keys that a shard forgets next to make room: the first ones of samples, of keys
@@ -225,17 +224,17 @@ func (sh *shard) candidateLocked(place int, now algorithms.Instant) candidate {
 	hits := s.denied().of(l)
 	if l.Algorithm == algorithms.SlidingWindowLog {
 		log := logStateOf(s.state)
-		c.idle, c.used = log.idle, min(log.used, c.capacity)
+		c.idle, c.used = log.idle, min(uint64(log.used), c.capacity)
 		if c.idle <= now {
 			c.used = 0
 		}
-		if uint64(c.capacity-c.used) >= hits {
+		if c.capacity-c.used >= hits {
 			return c // not denied, as hits that expire only make room
 		}
 	}
 	d := sh.decideLocked(s, l, now, 0)
 	c.idle, c.used = now.Add(d.ResetAfter), c.capacity-d.Remaining
-	if uint64(d.Remaining) < hits {
+	if d.Remaining < hits {
 		c.opens = now.Add(sh.decideLocked(s, l, now, int64(hits)).RetryAfter)
 	}
 	return c

@@ -25,7 +25,7 @@ func TestManyBeginsOfATransactionPassFewOthers(t *testing.T) {
 					charges = append(charges, held(algorithms.HoldBegin, "key", algorithms.TokenBucket, 2*begins, i%names, 1))
 				}
 				decisions := takeHeld(t, s, charges...)
-				want := uint32(2*begins - names) // each name takes its hit once
+				want := uint64(2*begins - names) // each name takes its hit once
 				if name == "no_room" {
 					want = 2*begins - 1 // no begin is remembered, so that the last one alone takes its hit
 				}

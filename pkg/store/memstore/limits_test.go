@@ -84,7 +84,7 @@ func TestASweepGivesBackTheRoomOfLimitsThatAreGone(t *testing.T) {
 		}
 		for i := range staying {
 			d := take(t, s, fmt.Sprint("stays", i), year(i), 1)
-			if want := uint32(7 + i); !d.Allowed || d.Remaining != want {
+			if want := uint64(7 + i); !d.Allowed || d.Remaining != want {
 				t.Fatalf("key %d: got %+v, want %d remaining", i, d, want)
 			}
 		}

@@ -71,7 +71,7 @@ func (l logState) state() algorithms.State {
 func (l logState) after(log *algorithms.Log, limit *algorithms.Limit, d algorithms.Decision) algorithms.State {
 	l.idle = log.IdleAt(*limit)
 	if limit.Requests > 0 { // a ban says nothing about the log
-		l.used = limit.Capacity() - d.Remaining
+		l.used = limit.Requests - uint32(d.Remaining)
 	}
 	return l.state()
 }

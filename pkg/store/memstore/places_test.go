@@ -65,7 +65,7 @@ func TestALogThatGrowsReplacesOtherKeysAndNeverItself(t *testing.T) {
 		const hits = 1000 // a small part of the limit, so that the log would be the first to go
 		for i := range hits {
 			d := take(t, s, "log", logLimit(100_000), 1)
-			if want := uint32(100_000 - i - 1); d.Remaining != want {
+			if want := uint64(100_000 - i - 1); d.Remaining != want {
 				t.Fatalf("hit %d: %+v; want %d remaining", i, d, want)
 			}
 			if err := s.checkPlaces(); err != nil {
@@ -223,7 +223,7 @@ func TestAThousandLogsThatGrowTogetherReplaceOtherKeys(t *testing.T) {
 				t.Fatal(ok, err)
 			}
 			for i := range decisions {
-				if want := uint32(1000 - n - 1); decisions[i].Remaining != want {
+				if want := uint64(1000 - n - 1); decisions[i].Remaining != want {
 					t.Fatalf("hit %d of log %d: %+v; want %d remaining", n+1, i, decisions[i], want)
 				}
 			}

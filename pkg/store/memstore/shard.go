@@ -21,7 +21,7 @@ type shard struct {
 	candidates candidates
 	heard      []heard // see Continue; nil before the first
 	holders    holders
-	_          [24]byte
+	_          [16]byte
 }
 
 // maxShardKeys is the bound of keys in a shard, so that each key can have a limit of its own. One

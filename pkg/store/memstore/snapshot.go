@@ -130,7 +130,7 @@ func (c *checksum) next(kind byte, content []byte) uint32 {
 // appendLimit appends a limit to a record.
 func appendLimit(to []byte, l *algorithms.Limit) []byte {
 	to = append(to, byte(l.Algorithm))
-	to = binary.AppendUvarint(to, uint64(l.Requests))
+	to = binary.AppendUvarint(to, l.PerPeriod())
 	to = binary.AppendUvarint(to, uint64(l.Period))
 	return binary.AppendUvarint(to, uint64(l.Burst))
 }
@@ -178,10 +178,9 @@ func (f *fields) varint() int64 {
 // limit reads a limit; an invalid limit is a failure.
 func (f *fields) limit() algorithms.Limit {
 	algorithm, requests, period, burst := f.byte(), f.uvarint(), f.uvarint(), f.uvarint()
-	l := algorithms.Limit{
-		Algorithm: algorithms.Algorithm(algorithm), Requests: uint32(requests), Period: time.Duration(period), Extra: algorithms.Extra{Burst: uint32(burst)},
-	}
-	if uint64(l.Requests) != requests || uint64(l.Burst) != burst || l.Validate() != nil {
+	l := algorithms.Limit{Algorithm: algorithms.Algorithm(algorithm), Period: time.Duration(period), Extra: algorithms.Extra{Burst: uint32(burst)}}
+	l.SetPerPeriod(requests)
+	if l.PerPeriod() != requests || uint64(l.Burst) != burst || l.Validate() != nil {
 		f.failed = true
 	}
 	return l

@@ -64,6 +64,9 @@ func drawCharges(rt *rapid.T) []store.Charge {
 			Requests:  rapid.SampledFrom([]uint32{1, 3, 10, 100, 0, 1 << 31}).Draw(rt, "requests"),
 			Period:    rapid.SampledFrom([]time.Duration{time.Second, 7 * time.Second, time.Minute, 24 * time.Hour}).Draw(rt, "period"),
 		}
+		if a.HasWindows() && l.Requests == 1<<31 {
+			l.SetPerPeriod(rapid.SampledFrom([]uint64{1 << 31, 1 << 32, 250_000_000_000, algorithms.MaxCount}).Draw(rt, "large"))
+		}
 		if a == algorithms.TokenBucket && l.Requests > 0 {
 			l.Burst = rapid.SampledFrom([]uint32{0, 1, 50}).Draw(rt, "burst")
 		}
@@ -81,7 +84,7 @@ func drawCharges(rt *rapid.T) []store.Charge {
 		charges[i] = store.Charge{
 			Key:           fmt.Append(nil, "key", rapid.IntRange(0, 5).Draw(rt, "key")),
 			Limit:         l,
-			Hits:          rapid.SampledFrom([]int64{1, 1, 2, 7, 0, -1, -100}).Draw(rt, "hits"),
+			Hits:          rapid.SampledFrom([]int64{1, 1, 2, 7, 0, -1, -100, 1 << 31}).Draw(rt, "hits"),
 			Rule:          i,
 			CountRejected: rapid.Bool().Draw(rt, "count rejected"),
 		}
@@ -275,8 +278,8 @@ func TestASnapshotWhileDecisionsGoOn(t *testing.T) {
 	const keys = 2000
 	limit := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 1 << 20, Period: 3000 * 24 * time.Hour}
 	log := algorithms.Limit{Algorithm: algorithms.SlidingWindowLog, Requests: 100_000, Period: 3000 * 24 * time.Hour}
-	hit := func(s *Store, key int, hits int64) [2]uint32 {
-		var left [2]uint32
+	hit := func(s *Store, key int, hits int64) [2]uint64 {
+		var left [2]uint64
 		for i, l := range []algorithms.Limit{limit, log} {
 			var d algorithms.Decision
 			s.takeOne(&store.Charge{Key: fmt.Append(nil, key), Limit: l, Hits: hits}, &d)
@@ -284,7 +287,7 @@ func TestASnapshotWhileDecisionsGoOn(t *testing.T) {
 		}
 		return left
 	}
-	var before [keys][2]uint32
+	var before [keys][2]uint64
 	for i := range before {
 		before[i] = hit(s, i, 1)
 	}

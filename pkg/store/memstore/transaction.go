@@ -386,7 +386,7 @@ func (h deniedHits) hits() uint64 {
 
 // of returns the hits for which a key under the limit counts as denied. More hits than the capacity
 // never pass. For them the key counts as denied until the key is full.
-func (h deniedHits) of(l *algorithms.Limit) uint64 { return min(h.hits(), uint64(l.Capacity())) }
+func (h deniedHits) of(l *algorithms.Limit) uint64 { return min(h.hits(), l.Capacity()) }
 
 // after returns the denied hits after a charge. A denied charge replaces them. A charge of at least
 // as many hits that passes clears them. A ban denies with a state and without, so its denials do
@@ -396,7 +396,7 @@ func (h deniedHits) after(l *algorithms.Limit, hits int64, allowed bool) deniedH
 	case hits <= 0 || l.Requests == 0:
 		return h
 	case !allowed:
-		return deniedHitsOf(min(uint64(hits), uint64(l.Capacity())))
+		return deniedHitsOf(min(uint64(hits), l.Capacity(), algorithms.MaxHits))
 	case uint64(hits) >= h.hits():
 		return 0
 	default:

@@ -54,7 +54,7 @@ func remains(tb testing.TB, s store.Store, c store.Charge) uint32 {
 	if err := s.Peek(tb.Context(), []store.Charge{c}, decisions); err != nil {
 		tb.Fatalf("Peek: %v", err)
 	}
-	return decisions[0].Remaining
+	return uint32(decisions[0].Remaining)
 }
 
 // eventually waits until a condition holds.

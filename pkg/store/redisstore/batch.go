@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"strconv"
 	"time"
@@ -183,7 +184,7 @@ func (b *batch) placeOfKey() int {
 }
 
 func (b *batch) request(now, deadline int64) []byte {
-	r := make([]byte, 0, headerSize+len(b.all)*(9+26))
+	r := make([]byte, 0, headerSize+len(b.all)*(9+29))
 	r = b.appendPairs(appendHeader(r, now, deadline))
 	for i := range b.all {
 		g := &b.all[i]
@@ -196,7 +197,7 @@ func (b *batch) request(now, deadline int64) []byte {
 				f = c.fixes[n]
 			}
 			charge := &c.charges[n]
-			algorithm, capacity := byte(charge.Limit.Algorithm), charge.Limit.Capacity()
+			algorithm, capacity := byte(charge.Limit.Algorithm), uint32(min(charge.Limit.Capacity(), math.MaxUint32))
 			switch {
 			case c.counters[n]:
 				algorithm, capacity = counterNumber, b.server.jitter()

@@ -135,7 +135,7 @@ func TestWindowsOfAnotherTimeAreSentAgain(t *testing.T) {
 			l := algorithms.Limit{Algorithm: a, Requests: 5, Period: 31 * 24 * time.Hour, Extra: algorithms.Extra{Calendar: month}}
 			k := hit("k", l)
 			misled(s, &k, by)
-			for want := range uint32(5) {
+			for want := range uint64(5) {
 				d := wants(t, true, s, k)[0]
 				start, end := l.WindowOf(algorithms.Instant(time.Now().UnixNano()))
 				if a == algorithms.CalendarCounter {

@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"encoding/binary"
+	"math"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
@@ -107,8 +108,8 @@ func (b *batch) appendSide(r []byte, key, mark int, l *algorithms.Limit) []byte 
 	r = binary.LittleEndian.AppendUint32(r, uint32(key)+1)
 	r = binary.LittleEndian.AppendUint32(r, uint32(mark)+1)
 	r = append(r, byte(l.Algorithm))
-	r = binary.LittleEndian.AppendUint32(r, l.Requests)
-	capacity := l.Capacity()
+	r = appendInt(r, int64(l.PerPeriod()), 7)
+	capacity := uint32(min(l.Capacity(), math.MaxUint32))
 	if l.Algorithm.HasCalendar() {
 		capacity = b.calendar(l.Calendar)
 	}

@@ -190,7 +190,7 @@ func TestCountersOfMonthsAreAsThoseOfTheOriginal(t *testing.T) {
 func TestHoldersGiveBackInTheMonthOfTheirBegin(t *testing.T) {
 	for name, test := range map[string]struct {
 		begin, end string
-		remaining  uint32
+		remaining  uint64
 	}{
 		"the same month": {"2026-11-01T00:00:00Z", "2026-11-30T23:59:59Z", 7},
 		"the next month": {"2026-11-30T23:59:59Z", "2026-12-01T00:00:00Z", 10},
@@ -206,7 +206,7 @@ func TestHoldersGiveBackInTheMonthOfTheirBegin(t *testing.T) {
 			wants(t, true, s, first...)
 			clock.at.Store(must.Get(time.Parse(time.RFC3339, test.end))(t).UnixNano())
 			d := wants(t, true, s, last...)[0]
-			if kept := remains(t, s, last[0]); d.Remaining != test.remaining || kept != test.remaining {
+			if kept := remains(t, s, last[0]); d.Remaining != test.remaining || uint64(kept) != test.remaining {
 				t.Errorf("%s, several %v: %d remain, and %d in Redis; want %d", name, several, d.Remaining, kept, test.remaining)
 			}
 		}

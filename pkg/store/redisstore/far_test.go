@@ -176,7 +176,7 @@ func (f *far) run(command []string) string {
 			}
 			answer = append(answer, times...)
 			for rest = rest[9:]; charges > 0; charges-- {
-				hits := binary.LittleEndian.Uint64(rest[18:])
+				hits := binary.LittleEndian.Uint64(rest[21:])
 				if !correction && !strings.Contains(command[2+binary.LittleEndian.Uint32(rest)], "ping") {
 					f.took.Add(int64(hits) >> 24 * int64(binary.LittleEndian.Uint32(times)))
 				}
@@ -184,7 +184,7 @@ func (f *far) run(command []string) string {
 					f.told.Add(int64(hits) >> 24) // the last five of these bytes
 				}
 				fixed := rest[5]&16 != 0
-				if rest = rest[26:]; fixed {
+				if rest = rest[29:]; fixed {
 					rest = rest[8:]
 					for range 3 {
 						rest = rest[1+int(rest[0]):]

@@ -144,7 +144,7 @@ func TestHoldersGiveBackInTheWindowOfTheProgramsClock(t *testing.T) {
 	for _, step := range []struct {
 		charge    store.Charge
 		redis     time.Duration // Redis's clock after the start of the window
-		remaining uint32
+		remaining uint64
 	}{
 		{begin("k", limit, "r", 8), -5 * time.Second, 2},
 		{end("k", limit, "r", 3), time.Second, 7},

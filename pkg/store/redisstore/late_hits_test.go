@@ -49,7 +49,7 @@ func TestHitsChargedLaterLeaveNoMoreRoomThanHitsChargedAtOnce(t *testing.T) {
 					clock.sleep(time.Duration(r.Int64N(int64(100 * time.Millisecond))))
 				}
 				clock.sleep(12 * time.Second)
-				if got := remains(t, s, told); got != l.Capacity() {
+				if got := remains(t, s, told); uint64(got) != l.Capacity() {
 					t.Errorf("%d of %d remain in the end", got, l.Capacity())
 				}
 				if exact == 0 {

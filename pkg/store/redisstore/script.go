@@ -175,7 +175,7 @@ func appendCharge(b []byte, key int, c *store.Charge, algorithm byte, capacity u
 	hits := min(max(c.Hits, -algorithms.MaxHits), algorithms.MaxHits)
 	b = binary.LittleEndian.AppendUint32(b, uint32(key)+1)
 	b = append(b, algorithm, flags)
-	b = binary.LittleEndian.AppendUint32(b, c.Limit.Requests)
+	b = appendInt(b, int64(c.Limit.PerPeriod()), 7)
 	b = binary.LittleEndian.AppendUint32(b, capacity)
 	b = appendInt(b, int64(c.Limit.Period/Granularity), 7)
 	b = appendInt(b, hits, 5)
@@ -219,7 +219,7 @@ type added struct{ hits, at int64 }
 
 // decision reads a decision about a list, and the hits that a reservation has added.
 func (r *reader) decision() (d algorithms.Decision, in added) {
-	d = algorithms.Decision{Allowed: r.uint(1) == 1, Remaining: uint32(r.uint(4))}
+	d = algorithms.Decision{Allowed: r.uint(1) == 1, Remaining: r.uint(4)}
 	d.RetryAfter = microseconds(r.uint(8))
 	d.ResetAfter = microseconds(r.uint(8))
 	return d, added{hits: int64(r.uint(5)), at: int64(r.uint(7))}

@@ -60,7 +60,7 @@ func TestSeedsOfSeveralProcessesCountInAnyOrder(t *testing.T) {
 			d := make([]algorithms.Decision, 1)
 			must.Do(t, first.Peek(t.Context(), []store.Charge{{Key: key, Limit: limit}}, d))
 			at := clock.now()
-			left := func(k kept) uint32 { return k.take(limit, at, 0, algorithms.Refuse).Remaining }
+			left := func(k kept) uint64 { return k.take(limit, at, 0, algorithms.Refuse).Remaining }
 			if most := min(left(states[0]), left(states[1])); d[0].Remaining > most {
 				t.Errorf("seed %d, %v: %d are left, want at most %d as by the states %v", seed, limit.Algorithm, d[0].Remaining, most, states)
 			}

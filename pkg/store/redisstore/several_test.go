@@ -153,7 +153,7 @@ func TestReservationsThatAreGivenBackNeverLeaveMoreRoom(t *testing.T) {
 		for range 3 {
 			probe := store.Charge{Key: []byte(key), Limit: l}
 			d, _ := m.Peek(&probe, clock.now())
-			want, got := d.Remaining, remains(t, s, probe)
+			want, got := uint32(d.Remaining), remains(t, s, probe)
 			exact := a == algorithms.FixedWindow || a == algorithms.SlidingWindowLog || a == algorithms.SlidingWindowCounter
 			if got > want || exact && got != want {
 				t.Fatalf("seed %d, %+v: %d remain; want %d\n%s", seed, l, got, want, story)

@@ -48,7 +48,7 @@ func seenAt(k kept, now algorithms.Instant) seen {
 	last, a, b := algorithms.Change(k.limit, k.limit, k.state, now).Parts()
 	v := seen{Last: last, A: a, B: b}
 	if k.limit.Algorithm == algorithms.TokenBucket || k.limit.Algorithm == algorithms.TokenBucketInteger {
-		v.Requests, v.Capacity = k.limit.Requests, k.limit.Capacity()
+		v.Requests, v.Capacity = k.limit.Requests, uint32(k.limit.Capacity())
 	}
 	return v
 }

@@ -434,6 +434,6 @@ func (t *transaction) tell(n int, charge *store.Charge, d *algorithms.Decision) 
 		}
 		to.Take(charge.Limit, now, hits, true)
 	default:
-		d.Remaining -= min(d.Remaining, uint32(hits))
+		d.Remaining -= min(d.Remaining, uint64(hits))
 	}
 }

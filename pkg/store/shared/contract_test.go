@@ -32,7 +32,7 @@ func TestAHealthyPrimaryKeepsTheContractAlone(t *testing.T) {
 				defer primary.Close()
 				r := newRig(t, setup{Remote: primary})
 				synctest.Wait()
-				c.Run(t, storetest.Env{Store: r, Sleep: time.Sleep, Now: now})
+				c.Run(t, storetest.Env{Store: r, Sleep: time.Sleep, Now: now, OneSize: true})
 				r.want(Closed)
 				late := 0 // transactions after their deadline
 				if c.Name == "an_ended_context_fails_its_own_transaction_only" {
@@ -73,7 +73,7 @@ func TestTheLocalStoreKeepsTheContractWithoutThePrimary(t *testing.T) {
 				inBubbleAway(t, setup{}, func(r *rig) {
 					t := r.t
 					r.probeAnswers(probe.answer)
-					c.Run(t, storetest.Env{Store: resetsLocally{r.Store}, Sleep: time.Sleep, Now: now})
+					c.Run(t, storetest.Env{Store: resetsLocally{r.Store}, Sleep: time.Sleep, Now: now, OneSize: true})
 				})
 			})
 		}
@@ -120,7 +120,7 @@ func TestAStoreOfLeasesAloneKeepsTheContract(t *testing.T) {
 				// may come between two requests or not.
 				s := open(t, (&link{hub: newHub(0)}).parts(setup{Fleet: func() int { return 4 }, Denials: DefaultDenials}))
 				synctest.Wait()
-				c.Run(t, storetest.Env{Store: s, Sleep: time.Sleep, Now: now, InAdvance: inAdvance(c.Name)})
+				c.Run(t, storetest.Env{Store: s, Sleep: time.Sleep, Now: now, InAdvance: inAdvance(c.Name), OneSize: true})
 			})
 		})
 	}

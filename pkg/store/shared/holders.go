@@ -164,7 +164,7 @@ func (s *Store) recalledHolders(q *question, t *store.Transaction) {
 		switch {
 		case c.Hold == nil:
 		case isEnd(c) && h == algorithms.HoldHeld:
-			n.set(0, c, inUnits(c.Limit), c.Hold.Phase, cost(c, share))
+			n.set(0, c, inUnits(c.Limit), c.Hold.Phase, min(cost(c, share), algorithms.MaxHits))
 			s.take(n, 1)
 		case h != algorithms.HoldDenied:
 		case !isEnd(c) && (c.Hits > 0 || isPair(c)) && t.Admitted && t.Decisions[i].Allowed:
@@ -212,7 +212,7 @@ func (w *substitutes) part(charges []store.Charge, share store.Share) {
 		} else if !isLocal(c) {
 			*was = algorithms.Hold{}
 		}
-		was.Hits /= price(c, share)
+		was.Hits = uint32(priceOf(c, share).buys(uint64(was.Hits)))
 	}
 }
 

@@ -115,7 +115,7 @@ func TestHoldersAreChargedTheTruthAroundOutages(t *testing.T) {
 		f.flush()
 		for key, c := range charges {
 			d := f.hub.probe(&c)
-			got := int64(c.Limit.Requests - d.Remaining)
+			got := int64(c.Limit.Capacity() - d.Remaining)
 			want := min(want[key], int64(c.Limit.Requests))
 			if algorithm == algorithms.Concurrency {
 				want = 0 // the slots are free at once

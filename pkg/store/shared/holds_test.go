@@ -121,7 +121,7 @@ func (p *play) finish() string {
 	p.fleet.links[0].flush()
 	c := p.charge(algorithms.HoldBegin, "", 0)
 	d := p.fleet.hub.probe(&c)
-	fmt.Fprintf(&p.out, "the primary counts %d\n", c.Limit.Requests-d.Remaining)
+	fmt.Fprintf(&p.out, "the primary counts %d\n", c.Limit.Capacity()-d.Remaining)
 	return p.out.String()
 }
 

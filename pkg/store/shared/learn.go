@@ -115,7 +115,7 @@ func (s *Store) goOn(q *question) {
 type before struct {
 	limit algorithms.Limit
 	hits  int64
-	left  uint32
+	left  uint64
 }
 
 // goOnFrom has the local store go on from the states that the remote store told. If others share

@@ -220,7 +220,7 @@ func (l *lease) learn(now time.Duration, told *store.State) {
 }
 
 // left returns how many hits a state leaves at its instant.
-func (l *lease) left(told *store.State) uint32 {
+func (l *lease) left(told *store.State) uint64 {
 	state := *told
 	return state.Take(l.limit, state.Now, 0, false).Remaining
 }

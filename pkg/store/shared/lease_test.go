@@ -170,7 +170,7 @@ func TestTheNextPartComesBeforeTheFirstIsSpent(t *testing.T) {
 		}
 		s.lease(t, l, now, 1)
 	}
-	if d, _ := s.take(10*slot, 0); d.Remaining+440+uint32(l.held(10*slot)) != 100_000 {
+	if d, _ := s.take(10*slot, 0); d.Remaining+440+uint64(l.held(10*slot)) != 100_000 {
 		t.Errorf("got %d left in the store and %d held after 440 hits, want 100 000 together", d.Remaining, l.held(10*slot))
 	}
 }

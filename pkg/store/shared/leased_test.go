@@ -307,7 +307,7 @@ func TestPeekAsksOnceAboutAllChargesWithoutALease(t *testing.T) {
 		if got := told.peeks - before; got != 1 {
 			t.Errorf("asked the other store %d times, want once", got)
 		}
-		for i, want := range []uint32{9, 979, 19, 29} {
+		for i, want := range []uint64{9, 979, 19, 29} {
 			if got := decisions[i].Remaining; got != want {
 				t.Errorf("charge %d: got %d left, want %d", i, got, want)
 			}

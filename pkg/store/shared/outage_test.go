@@ -2,6 +2,7 @@ package shared
 
 import (
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -279,14 +280,19 @@ func TestAProcessThatIsCutOffAdmitsItsShareOfWhatItHasSeen(t *testing.T) {
 		f, end := newFleet(t, r, n, 0)
 		defer end()
 		midnight()
-		limit := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: uint32(n + r.IntN(500)), Period: 24 * time.Hour}
-		if r.IntN(2) == 0 {
+		limit, hit := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: uint32(n + r.IntN(500)), Period: 24 * time.Hour}, int64(1)
+		requests := int(limit.Requests)
+		switch r.IntN(3) {
+		case 0:
 			limit.Algorithm = algorithms.SlidingWindowCounter
+		case 1: // above the hits of one charge
+			hit = 100_000_001
+			limit.SetPerPeriod(uint64(requests) * uint64(hit))
 		}
 		seen, alone := make([]int64, n), make([]int64, n) // hits of the key as each process saw it last; admitted since without the hub
 		total := int64(0)
 		ask := func(i int) {
-			c := store.Charge{Key: []byte("key"), Limit: limit, Hits: int64(1 + r.IntN(3))}
+			c := store.Charge{Key: []byte("key"), Limit: limit, Hits: int64(1+r.IntN(3)) * hit}
 			admitted, _ := f.take(t, f.procs[i], []store.Charge{c}, r.IntN(2) == 0)
 			connected := f.links[i].is.Load() == up
 			if admitted {
@@ -301,32 +307,35 @@ func TestAProcessThatIsCutOffAdmitsItsShareOfWhatItHasSeen(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 		}
-		for range r.IntN(int(limit.Requests)) {
+		for range r.IntN(requests) {
 			ask(r.IntN(n))
 		}
 		before, cut := total, 1+r.IntN(n)
 		for i := range cut {
 			f.links[i].is.Store(down)
 		}
-		for range 2 * int(limit.Requests) {
+		for range 2 * requests {
 			ask(r.IntN(n))
 		}
-		most := int64(limit.Requests)
+		all := int64(limit.PerPeriod())
+		most := all
 		if cut == n {
 			most = before
 		}
 		for i := range cut {
 			mine := own(&store.Charge{Key: []byte("key"), Limit: limit}, store.Share{From: arc(i, n), To: arc(i+1, n)})
-			share := (int64(limit.Requests) - seen[i]) * int64(mine) / int64(limit.Requests)
+			high, low := bits.Mul64(uint64(all-seen[i]), mine)
+			part, _ := bits.Div64(high, low, uint64(all))
+			share := int64(part)
 			if alone[i] > share {
-				t.Errorf("process %d of %d saw %d of %d hits, and admitted %d; its share is %d", i, n, seen[i], limit.Requests, alone[i], share)
+				t.Errorf("process %d of %d saw %d of %d hits, and admitted %d; its share is %d", i, n, seen[i], all, alone[i], share)
 			}
 			most += share
 		}
 		if total > most {
 			t.Errorf("%d processes, %d cut off: %d hits were admitted; the bound is %d", n, cut, total, most)
 		}
-		beyond += max(0, total-int64(limit.Requests))
+		beyond += max(0, (total-all)/hit)
 		f.are(up)
 		f.flush()
 		c := store.Charge{Key: []byte("key"), Limit: limit}

@@ -105,28 +105,28 @@ func TestChargesOfSeveralPoliciesAreOneTransaction(t *testing.T) {
 		name     string
 		charges  []store.Charge
 		admitted bool
-		left     map[string]uint32 // remaining of the local store's keys
+		left     map[string]uint64 // remaining of the local store's keys
 	}{
-		{"allow_beside_local", []store.Charge{allow, local}, true, map[string]uint32{"local": 4}},
-		{"deny_keeps_local_from_being_charged", []store.Charge{local, deny}, false, map[string]uint32{"local": 5}},
-		{"deny_first", []store.Charge{deny, local}, false, map[string]uint32{"local": 5}},
-		{"denied_hits_that_count_are_counted", []store.Charge{counted, local, deny}, false, map[string]uint32{"local": 5, "counted": 4}},
-		{"a_local_denial_outweighs_allow", []store.Charge{allow, local, spent}, false, map[string]uint32{"local": 5}},
+		{"allow_beside_local", []store.Charge{allow, local}, true, map[string]uint64{"local": 4}},
+		{"deny_keeps_local_from_being_charged", []store.Charge{local, deny}, false, map[string]uint64{"local": 5}},
+		{"deny_first", []store.Charge{deny, local}, false, map[string]uint64{"local": 5}},
+		{"denied_hits_that_count_are_counted", []store.Charge{counted, local, deny}, false, map[string]uint64{"local": 5, "counted": 4}},
+		{"a_local_denial_outweighs_allow", []store.Charge{allow, local, spent}, false, map[string]uint64{"local": 5}},
 		{
 			"a_denied_request_gives_no_refund",
 			[]store.Charge{hits(charge("local", 5), 3), hits(charge("local", 5), -3), deny},
 			false,
-			map[string]uint32{"local": 5},
+			map[string]uint64{"local": 5},
 		},
-		{"a_quota_denied_of_two", []store.Charge{quota(deny, 0), quota(local, 1)}, true, map[string]uint32{"local": 4}},
-		{"a_quota_allowed_of_two", []store.Charge{quota(allow, 0), quota(spent, 1), with(local, func(c *store.Charge) { c.Rule = 2 })}, true, map[string]uint32{"local": 4}},
-		{"both_quotas_denied", []store.Charge{quota(deny, 0), quota(spent, 1), with(local, func(c *store.Charge) { c.Rule = 2 })}, false, map[string]uint32{"local": 5}},
-		{"two_limits_of_one_quota_rule", []store.Charge{quota(deny, 0), quota(local, 0)}, false, map[string]uint32{"local": 5}},
+		{"a_quota_denied_of_two", []store.Charge{quota(deny, 0), quota(local, 1)}, true, map[string]uint64{"local": 4}},
+		{"a_quota_allowed_of_two", []store.Charge{quota(allow, 0), quota(spent, 1), with(local, func(c *store.Charge) { c.Rule = 2 })}, true, map[string]uint64{"local": 4}},
+		{"both_quotas_denied", []store.Charge{quota(deny, 0), quota(spent, 1), with(local, func(c *store.Charge) { c.Rule = 2 })}, false, map[string]uint64{"local": 5}},
+		{"two_limits_of_one_quota_rule", []store.Charge{quota(deny, 0), quota(local, 0)}, false, map[string]uint64{"local": 5}},
 		{
 			"the_same_key_by_three_policies",
 			[]store.Charge{policy(local, store.OnErrorAllow), local, with(policy(local, store.OnErrorDeny), func(c *store.Charge) { c.Mode = store.Shadow })},
 			true,
-			map[string]uint32{"local": 4},
+			map[string]uint64{"local": 4},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestChargesOfSeveralPoliciesAreOneTransaction(t *testing.T) {
 				if err != nil || admitted != tt.admitted {
 					t.Errorf("Take = %v, %v; want %v", admitted, err, tt.admitted)
 				}
-				left := map[string]uint32{}
+				left := map[string]uint64{}
 				for key := range tt.left {
 					left[key] = r.left(charge(key, 5))
 				}

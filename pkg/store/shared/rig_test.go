@@ -137,12 +137,12 @@ func (r *rig) want(want State) {
 }
 
 // left returns the hits of a charge's key that the local store has left.
-func (r *rig) left(c store.Charge) uint32 {
+func (r *rig) left(c store.Charge) uint64 {
 	r.t.Helper()
 	n, d := units(c.Limit), make([]algorithms.Decision, 1)
 	c.Limit, c.Hits = inUnits(c.Limit), 0
 	must.Do(r.t, r.local.Peek(r.t.Context(), []store.Charge{c}, d))
-	return d[0].Remaining / n
+	return d[0].Remaining / uint64(n)
 }
 
 // hit takes one hit of a key whose charge is allowed without the primary, and reports whether the

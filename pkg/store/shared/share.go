@@ -2,6 +2,7 @@ package shared
 
 import (
 	"hash/fnv"
+	"math"
 	"math/bits"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -31,60 +32,90 @@ func isLocal(c *store.Charge) bool {
 
 // units returns the units of a hit under a limit. All numbers of the limit fit in units. A bucket
 // in whole tokens gains whole hits, and a sliding count counts whole hits of a denied request. So
-// their costs are rounded up to whole hits. So are costs under a calendar: the numbers of its
-// states are not only hits.
+// their costs are rounded up to whole hits. So are costs under a calendar, as the numbers of its
+// states are not only hits, and under a limit above algorithms.MaxHits.
 func units(l algorithms.Limit) uint32 {
 	switch l.Algorithm {
 	case algorithms.TokenBucketInteger, algorithms.SlidingWindowCounter, algorithms.CalendarWindow, algorithms.CalendarCounter:
 		return 1
 	default:
 	}
-	return max(1, min(mostUnits, 1<<31/max(1, l.Requests, l.Burst)))
+	return uint32(max(1, min(mostUnits, 1<<31/max(1, l.PerPeriod(), uint64(l.Burst)))))
 }
 
 // inUnits returns the limit for the local store.
 func inUnits(l algorithms.Limit) algorithms.Limit {
-	n := units(l)
-	l.Requests *= n
-	l.Burst *= n
+	if n := units(l); n > 1 { // and the limit is small
+		l.Requests *= n
+		l.Burst *= n
+	}
 	return l
 }
 
 // own returns the hits of a full key that are the share of a process.
-func own(c *store.Charge, share store.Share) uint32 {
-	all := uint64(c.Limit.Capacity())
+func own(c *store.Charge, share store.Share) uint64 {
+	all := c.Limit.Capacity()
 	h := fnv.New64a() // the same in each process
 	_, _ = h.Write(c.Key)
 	first := h.Sum64() % store.Circle
 	before := func(end uint32) uint64 { // points before the end of an arc, on a circle that is longer by all
-		if end := uint64(end) * all; end > first {
-			return (end - first + store.Circle - 1) / store.Circle
+		high, low := bits.Mul64(uint64(end), all)
+		if high == 0 && low <= first {
+			return 0
 		}
-		return 0
+		low, borrow := bits.Sub64(low, first, 0)
+		low, carry := bits.Add64(low, store.Circle-1, 0)
+		quotient, _ := bits.Div64(high-borrow+carry, low, store.Circle)
+		return quotient
 	}
-	return uint32(before(share.To) - before(share.From))
+	return before(share.To) - before(share.From)
 }
 
-// price returns the units that a hit costs. Without a share a hit costs more than the limit.
-func price(c *store.Charge, share store.Share) uint32 {
-	by, mine := uint64(units(c.Limit)), uint64(own(c, share))
-	switch all := uint64(c.Limit.Capacity()) * by; {
+// price is units of the local store for hits.
+type price struct{ units, hits uint64 }
+
+// priceOf returns the price of the hits of a charge: units for one hit, rounded up. A limit above
+// algorithms.MaxHits has charges of many hits, so its price is exact. Without a share a hit costs
+// more than the limit.
+func priceOf(c *store.Charge, share store.Share) price {
+	by, mine := uint64(units(c.Limit)), own(c, share)
+	switch all := c.Limit.Capacity() * by; {
 	case all == 0:
-		return uint32(by)
+		return price{by, 1}
 	case mine == 0:
-		return uint32(all + 1)
+		return price{all + 1, 1}
+	case c.Limit.More > 0:
+		return price{all, mine}
 	default:
-		return uint32((all + mine - 1) / mine)
+		return price{(all + mine - 1) / mine, 1}
 	}
 }
 
-// cost returns the units that a charge costs. A refund returns its own hits only.
-func cost(c *store.Charge, share store.Share) int64 {
-	by := int64(units(c.Limit))
-	if c.Hits > 0 {
-		by = int64(price(c, share))
+// of returns the units that hits cost, rounded up, at most algorithms.MaxCount.
+func (p price) of(hits uint64) uint64 {
+	high, low := bits.Mul64(hits, p.units)
+	low, carry := bits.Add64(low, p.hits-1, 0)
+	if high += carry; high >= p.hits {
+		return algorithms.MaxCount
 	}
-	return max(-algorithms.MaxHits, min(algorithms.MaxHits, c.Hits*by))
+	cost, _ := bits.Div64(high, low, p.hits)
+	return min(cost, algorithms.MaxCount)
+}
+
+// buys returns the hits that units buy, rounded down.
+func (p price) buys(units uint64) uint64 {
+	high, low := bits.Mul64(units, p.hits)
+	hits, _ := bits.Div64(high, low, p.units) // high is less, as units are below 2^54, and a hit costs a unit at least
+	return hits
+}
+
+// cost returns the units that a charge costs, at most algorithms.MaxCount. A refund returns its own
+// hits only.
+func cost(c *store.Charge, share store.Share) int64 {
+	if c.Hits <= 0 {
+		return max(-algorithms.MaxHits, c.Hits*int64(units(c.Limit)))
+	}
+	return int64(priceOf(c, share).of(uint64(c.Hits)))
 }
 
 // partOf returns the part of the limit that the local store has given to a charge. at is the
@@ -94,8 +125,8 @@ func partOf(c *store.Charge, d *algorithms.Decision, at algorithms.Instant, shar
 	if c.Limit.Requests == 0 || !isLocal(c) {
 		return store.Part{}
 	}
-	took := scale(c.Limit.Period, uint64(max(0, cost(c, share))), uint64(inUnits(c.Limit).Requests))
-	return store.Part{Full: at.Add(d.ResetAfter) - algorithms.Instant(took), Mine: units(c.Limit), Of: price(c, share)}
+	took := scale(c.Limit.Period, uint64(max(0, cost(c, share))), inUnits(c.Limit).PerPeriod())
+	return store.Part{Full: at.Add(d.ResetAfter) - algorithms.Instant(took), Mine: units(c.Limit), Of: uint32(min(priceOf(c, share).of(1), math.MaxUint32))}
 }
 
 // unseenPart is the part of the hits left that a process leaves to the hits of others that an
@@ -128,12 +159,14 @@ func toUnits(c *store.Charge, told *store.State, d *algorithms.Decision) {
 		a, b = a*by, b*by
 	}
 	told.State = algorithms.StateOf(last, a, b)
-	told.Limit.Requests, told.Limit.Burst = times(told.Limit.Requests, n), times(told.Limit.Burst, n)
-	c.Limit, c.Hits, d.Remaining = inUnits(c.Limit), c.Hits*int64(n), d.Remaining*n
+	told.Limit.Burst = uint32(min(uint64(told.Limit.Burst)*uint64(n), math.MaxUint32)) // the limit may be of other rules
+	most := uint64(math.MaxUint32)
+	if told.Limit.Algorithm.HasWindows() {
+		most = algorithms.MaxCount
+	}
+	told.Limit.SetPerPeriod(min(told.Limit.PerPeriod()*uint64(n), most))
+	c.Limit, c.Hits, d.Remaining = inUnits(c.Limit), c.Hits*int64(n), d.Remaining*uint64(n)
 }
-
-// times multiplies the number of a limit, which may be of other rules.
-func times(x, n uint32) uint32 { return uint32(min(uint64(x)*uint64(n), 1<<32-1)) }
 
 // applied returns the hits of a charge without a holder that a request without the remote store has
 // applied. As package store says, these are all or none.

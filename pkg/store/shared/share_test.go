@@ -17,7 +17,7 @@ import (
 
 func TestOneOfSeveralProcessesAnswersWithItsShare(t *testing.T) {
 	hour := algorithms.Decision{Allowed: true, ResetAfter: time.Hour}
-	left := func(n uint32) algorithms.Decision {
+	left := func(n uint64) algorithms.Decision {
 		return with1(hour, func(d *algorithms.Decision) { d.Remaining = n })
 	}
 	over := algorithms.Decision{Remaining: 1, RetryAfter: time.Hour, ResetAfter: time.Hour}
@@ -96,7 +96,7 @@ func TestTheSizeOfTheFleetCountsAtEachDecision(t *testing.T) {
 // tells is a primary that costs nothing and tells a state.
 type tells struct {
 	state store.State
-	left  uint32
+	left  uint64
 }
 
 func (p *tells) Take(_ context.Context, charges []store.Charge, decisions []algorithms.Decision) (bool, error) {
@@ -113,11 +113,11 @@ func (p *tells) Take(_ context.Context, charges []store.Charge, decisions []algo
 func newTells() *tells { return tellsLeft(charge("k", 5), 3) }
 
 // tellsLeft is a primary that tells a state with that many hits left.
-func tellsLeft(c store.Charge, left uint32) *tells {
+func tellsLeft(c store.Charge, left uint64) *tells {
 	at := algorithms.Instant(time.Now().UnixNano())
 	p := &tells{state: store.State{Now: at, Source: store.Asked}, left: left}
 	if c.Limit.Algorithm.HasState() {
-		p.state.Take(c.Limit, at, int64(c.Limit.Requests-left), false)
+		p.state.Take(c.Limit, at, int64(c.Limit.Capacity()-left), false)
 	}
 	return p
 }
@@ -148,7 +148,7 @@ func TestAPartOfTheRestIsForHitsThatAnAnswerDoesNotShow(t *testing.T) {
 	for _, a := range algorithms.RateAlgorithms() {
 		for _, tt := range []struct {
 			fleet      int
-			told, want uint32
+			told, want uint64
 		}{{1, 640, 640}, {2, 640, 630}, {4, 640, 630}, {4, 63, 63}, {4, 0, 0}, {4, 1000, 985}} {
 			synctest.Test(t, func(t *testing.T) {
 				c := charge("k", 1000)
@@ -178,25 +178,27 @@ func TestSharesAreWholeHitsAndTheirSumIsTheLimit(t *testing.T) {
 		}
 		slices.Sort(ends)
 		c := charge(fmt.Sprint("key ", seed), 1+r.Uint32N(20))
-		switch r.IntN(3) {
+		switch r.IntN(4) {
 		case 0:
 			c.Limit.Requests = r.Uint32()
 		case 1:
 			c.Limit.Requests = 100
+		case 2:
+			c.Limit.SetPerPeriod(1 + r.Uint64N(1<<r.IntN(54)))
 		}
-		sum := uint64(0)
+		all, sum := c.Limit.PerPeriod(), uint64(0)
 		for i := range len(ends) - 1 {
 			share := store.Share{From: ends[i], To: ends[i+1]}
-			mine, want := own(&c, share), float64(share.To-share.From)/store.Circle*float64(c.Limit.Requests)
-			if sum += uint64(mine); float64(mine) < want-1 || float64(mine) > want+1 {
-				t.Errorf("%+v has %d hits of %d, want about %.2f", share, mine, c.Limit.Requests, want)
+			mine, want := own(&c, share), float64(share.To-share.From)/store.Circle*float64(all)
+			if sum += mine; float64(mine) < want-1 || float64(mine) > want+1 {
+				t.Errorf("%+v has %d hits of %d, want about %.2f", share, mine, all, want)
 			}
-			if all := uint64(c.Limit.Requests) * uint64(units(c.Limit)); uint64(price(&c, share))*uint64(mine) < all && mine > 0 {
-				t.Errorf("%d hits at %d units cost less than %d units", mine, price(&c, share), all)
+			if all := all * uint64(units(c.Limit)); mine > 0 && priceOf(&c, share).buys(all) > mine {
+				t.Errorf("%d hits at %+v cost less than %d units", mine, priceOf(&c, share), all)
 			}
 		}
-		if sum != uint64(c.Limit.Requests) {
-			t.Errorf("the shares in %d hits are %d", c.Limit.Requests, sum)
+		if sum != all {
+			t.Errorf("the shares in %d hits are %d", all, sum)
 		}
 	}
 }

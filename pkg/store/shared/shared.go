@@ -326,7 +326,7 @@ func (s *Store) Holders(ctx context.Context, charge *store.Charge, most int) (he
 	held, all, err = s.local.Holders(context.WithoutCancel(ctx), charge, most)
 	for i := range held {
 		if held[i].Holder != (store.Holder{}) {
-			held[i].Hits /= price(charge, s.breaker.share())
+			held[i].Hits = uint32(priceOf(charge, s.breaker.share()).buys(uint64(held[i].Hits)))
 		} else {
 			held[i].Hits /= units(charge.Limit)
 		}

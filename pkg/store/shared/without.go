@@ -52,7 +52,7 @@ func (s *Store) without(charges []store.Charge, decisions []algorithms.Decision,
 func (s *Store) countDivided(charges []store.Charge, decisions []algorithms.Decision) {
 	for i := range charges {
 		c, d := &charges[i], &decisions[i]
-		if isLocal(c) && !isEnd(c) && !d.Allowed && c.Hits <= int64(d.Remaining/units(c.Limit)) {
+		if isLocal(c) && !isEnd(c) && !d.Allowed && c.Hits <= int64(d.Remaining/uint64(units(c.Limit))) {
 			s.metrics.divided.Add(1)
 		}
 	}
@@ -125,7 +125,11 @@ func (s *Store) substitute(charges []store.Charge, share store.Share) *substitut
 			c.Limit, c.Hits, c.Hold, c.Mode, c.CountRejected, c.Before = inUnits(c.Limit), 0, nil, store.Shadow, false, nil
 		case isLocal(c):
 			w.formersInUnits(c)
-			if c.Hits, c.Limit = cost(c, share), inUnits(c.Limit); isPair(c) {
+			c.Hits, c.Limit = cost(c, share), inUnits(c.Limit)
+			if c.Hits > algorithms.MaxHits && c.Limit.More > 0 { // more than a charge can take
+				c.Limit.SetPerPeriod(0)
+			}
+			if c.Hits = min(c.Hits, algorithms.MaxHits); isPair(c) {
 				c.Hold.Estimate = uint32(c.Hits) // until part
 			}
 		default:
@@ -180,7 +184,7 @@ func (s *Store) decideByPolicy(charges []store.Charge, decisions []algorithms.De
 		c := &charges[i]
 		switch {
 		case isLocal(c):
-			decisions[i].Remaining /= price(c, share)
+			decisions[i].Remaining = priceOf(c, share).buys(decisions[i].Remaining)
 			if isEnd(c) {
 				decisions[i].Allowed, decisions[i].RetryAfter = true, 0
 			}

@@ -64,9 +64,9 @@ function afterGrant(l, own) {
   const f = $('grant-form').elements, gives = f.gives.value, per = l.limit.period ? ' per ' + unit(l.limit) : ' at once';
   if (gives === 'unlimited') return 'no limit';
   if (gives === 'block') return 'blocked';
-  if (gives === 'number') return count(Number(f.number.value)) + per;
+  if (gives === 'number') return amount(l.limit, Number(f.number.value)) + per;
   const base = l.grant && !own.table ? own : l.limit;
-  return l.grant && own.table ? some.format(Number(f.factor.value)) + ' times the number of the table' : count(Math.max(1, Math.round((base.requestsPerUnit || 0) * Number(f.factor.value)))) + per;
+  return l.grant && own.table ? some.format(Number(f.factor.value)) + ' times the number of the table' : amount(l.limit, Math.max(1, Math.round(hitsOf(base) * Number(f.factor.value)))) + per;
 }
 $('grant-form').addEventListener('input', () => { clearTimeout(previewTimer); previewTimer = setTimeout(previewGrant, 200); });
 $('grant-form').addEventListener('submit', async event => {
@@ -77,7 +77,7 @@ $('grant-form').addEventListener('submit', async event => {
     until: new Date(Date.now() + 1000 * Number(f.for.value)).toISOString(), reason: f.reason.value.trim(), by: f.by.value.trim(),
   };
   if (f.gives.value === 'factor') grant.factor = Number(f.factor.value);
-  else if (f.gives.value === 'number') grant.requestsPerUnit = Number(f.number.value);
+  else if (f.gives.value === 'number') grant[Number(f.number.value) > 4294967295 ? 'largeRequests' : 'requestsPerUnit'] = Number(f.number.value);
   else if (f.gives.value === 'unlimited') grant.unlimited = true;
   else grant.requestsPerUnit = 0;
   localStorage.setItem('by', grant.by);
@@ -102,7 +102,7 @@ function givenText(a) {
 document.querySelectorAll('dialog .cancel').forEach(b => b.addEventListener('click', () => b.closest('dialog').close('cancel')));
 $('grant-new').addEventListener('click', () => grantDialog(undefined, 'factor'));
 
-const givesText = g => g.unlimited ? 'no limit' : g.factor !== undefined ? some.format(g.factor) + ' times its limit' : !g.requestsPerUnit ? 'blocked' : count(g.requestsPerUnit) + ' per period';
+const givesText = g => g.unlimited ? 'no limit' : g.factor !== undefined ? some.format(g.factor) + ' times its limit' : g.add || g.largeAdd ? count(Number(g.largeAdd || g.add)) + ' more in one window' : hitsOf(g) ? count(hitsOf(g)) + ' per period' : 'blocked';
 
 async function refreshGrants() {
   if (!hasGrants) return;

@@ -335,7 +335,7 @@ class KeyRow {
     this.tr.className = denied && !shadow ? 'warn' : '';
     this.bar.style.width = (100 * used).toFixed(1) + '%';
     this.bar.className = used >= 1 ? 'full' : used >= 0.8 ? 'near' : '';
-    put(this.usedText, k.limit ? part(used, 1) + ' of ' + limitText(k.limit) + ', ' + amount(k.limit, k.remaining || 0) + ' left' : part(used, 1));
+    put(this.usedText, k.limit ? part(used, 1) + ' of ' + limitText(k.limit) + ', ' + amount(k.limit, leftOf(k)) + ' left' : part(used, 1));
     put(this.reset, k.resetAfter ? time(seconds(k.resetAfter)) : 'now');
   }
 }
@@ -401,7 +401,7 @@ function takeRequests(batch) {
 // the one with the least left.
 function decidingFirst(all) {
   let first;
-  const worse = (a, ever, b) => !b || (a.allowed || false) !== (b.limit.allowed || false) ? !b || !a.allowed : a.allowed ? (a.remaining || 0) < (b.limit.remaining || 0) : ever !== never(b.limit, b.d.hits) ? ever : seconds(a.retryAfter) > seconds(b.limit.retryAfter);
+  const worse = (a, ever, b) => !b || (a.allowed || false) !== (b.limit.allowed || false) ? !b || !a.allowed : a.allowed ? leftOf(a) < leftOf(b.limit) : ever !== never(b.limit, b.d.hits) ? ever : seconds(a.retryAfter) > seconds(b.limit.retryAfter);
   for (const d of all) if (['OUTCOME_OVER_LIMIT', 'OUTCOME_OK'].includes(d.outcome)) for (const limit of d.limits || []) if (worse(limit, never(limit, d.hits), first)) first = {d, limit};
   return first ? [first.d, ...all.filter(d => d !== first.d)] : all;
 }
@@ -411,7 +411,7 @@ function requestRow(r, d, more) {
   const limit = (d.limits || []).find(l => !l.allowed) || (d.limits || [])[0], miss = d.nearestMiss;
   const what = [];
   if (r.error) what.push(soft(r.error));
-  else if (limit) what.push((never(limit, d.hits) ? 'never passes, by ' : limit.retryAfter && seconds(limit.retryAfter) ? 'passes in ' + time(seconds(limit.retryAfter)) + ', by ' : amount(limit.limit, limit.remaining || 0) + ' left of ') + limitText(limit.limit));
+  else if (limit) what.push((never(limit, d.hits) ? 'never passes, by ' : limit.retryAfter && seconds(limit.retryAfter) ? 'passes in ' + time(seconds(limit.retryAfter)) + ', by ' : amount(limit.limit, leftOf(limit)) + ' left of ') + limitText(limit.limit));
   else if (miss) what.push(soft(miss.why || 'no rule matched'));
   const notes = [!r.error && limit && limit.source && !usual(limit.source) && sourceText(limit.source), d.group && 'group ' + d.group, !more && 'in ' + time(seconds(r.took)), limit && limit.grant && 'grant ' + limit.grant].filter(Boolean).join(', ');
   what.push(notes && el('small', {}, notes), limit && miss && el('small', {}, 'no rule of its own: ', soft(miss.why)));
@@ -468,7 +468,7 @@ function explanation(domain, descriptor, d) {
     d.nearestMiss && el('p', {class: 'nearest'}, 'The nearest miss: ', soft(d.nearestMiss.why || ''), ' ', el('small', {}, near(d.nearestMiss.file, d.nearestMiss.line))),
     (d.limits || []).map(l => el('dl', {class: 'facts'},
       el('dt', {}, 'Limit'), el('dd', {}, limitText(l.limit) + ', ' + l.limit.algorithm + (l.grant ? ' (by grant ' + l.grant.id + ': ' + l.grant.reason + ')' : '')),
-      el('dt', {}, 'Now'), el('dd', {class: l.allowed ? '' : 'warn'}, (l.allowed ? 'allowed, ' + amount(l.limit, l.remaining || 0) + ' left after that' : 'denied, ' + (l.never ? 'always: the limit never has so many hits' : 'the same hits pass in ' + time(seconds(l.retryAfter)))) + '; reset after ' + time(seconds(l.resetAfter)) + (usual(l.source) ? '' : ', ' + sourceText(l.source))),
+      el('dt', {}, 'Now'), el('dd', {class: l.allowed ? '' : 'warn'}, (l.allowed ? 'allowed, ' + amount(l.limit, leftOf(l)) + ' left after that' : 'denied, ' + (l.never ? 'always: the limit never has so many hits' : 'the same hits pass in ' + time(seconds(l.retryAfter)))) + '; reset after ' + time(seconds(l.resetAfter)) + (usual(l.source) ? '' : ', ' + sourceText(l.source))),
       l.limit.learned && [el('dt', {}, 'Learned'), el('dd', {}, learnedText(l))],
       el('dt', {}, 'Key'), el('dd', {}, el('code', {}, soft(l.key))))),
     (d.limits || []).length ? el('p', {class: 'line'},

@@ -31,6 +31,9 @@ const count = n => n >= 1e6 ? short.format(n) : whole.format(n);
 const money = new Intl.NumberFormat('en', {minimumFractionDigits: 2, maximumFractionDigits: 6});
 // amount is hits of a limit: a number, or the money of a budget.
 const amount = (l, n) => l && l.money ? money.format(n / 1e6) : count(n);
+// hitsOf and leftOf are numbers that have a second field for more than 32 bits.
+const hitsOf = l => Number(l.largeRequests) || l.requestsPerUnit || 0;
+const leftOf = l => Number(l.largeRemaining) || l.remaining || 0;
 const rateOf = n => (n >= 1e6 ? short.format(n) : n >= 100 ? whole.format(n) : some.format(n)) + '/s';
 // A number and its unit stay on one line.
 const part = (n, of) => of <= 0 || n <= 0 ? '0\u00a0%' : n / of < 0.001 ? 'under 0.1\u00a0%' : (n / of >= 0.0995 ? whole : some).format(100 * n / of) + '\u00a0%';
@@ -64,7 +67,7 @@ function limitText(l) {
   if (!l) return '';
   const period = l.period ? ' per ' + unit(l) : ' at once';
   const burst = l.burst && l.burst !== l.requestsPerUnit ? ', burst ' + amount(l, l.burst) : '';
-  return amount(l, l.requestsPerUnit || 0) + period + burst;
+  return amount(l, hitsOf(l)) + period + burst;
 }
 const unit = l => l.unit ? (l.unitMultiplier > 1 ? l.unitMultiplier + ' ' + l.unit + 's' : l.unit) : time(seconds(l.period));
 

@@ -84,7 +84,7 @@ func (b *Book) Owed(c *store.Charge, now algorithms.Instant) (hits int64) {
 			hits += max(h.waiting(now), 0) + h.under
 		}
 	}
-	return min(hits, algorithms.MaxHits)
+	return min(hits, algorithms.MaxCount)
 }
 
 // entry returns the entry of the hits of a charge; nil if there is no room.

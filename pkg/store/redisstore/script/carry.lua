@@ -1,15 +1,15 @@
 -- Action CARRY carries hits over from a limit to the one that replaced it, as Carry in package algorithms. The action comes
 -- before all transactions, for as many pairs as the number of charges says. A pair: I1 1 if hits also go back, after the last transaction.
---   Two SIDEs, from and to: I4 key and I4 mark (indexes into KEYS), I1 algorithm, I4 requests, I4 capacity, I7 period.
+--   Two SIDEs, from and to: I4 key and I4 mark (indexes into KEYS), I1 algorithm, I7 requests, I4 capacity, I7 period.
 -- The mark of a list has I7 instant and I5 hits of its newest entry.
 local carry, carry_back
 
 if carrying then
-  local SIDE, NEWEST, pairs_of = 'I4I4I1I4I4I7', '<I7I5', {}
+  local SIDE, NEWEST, pairs_of = 'I4I4I1I7I4I7', '<I7I5', {}
 
   local function side(key, mark, algorithm, requests, capacity, period)
     local s = {by = algorithms[algorithm], key = KEYS[key], mark = KEYS[mark], requests = requests, capacity = capacity, period = period}
-    s.most = s.by.calendar and requests or capacity
+    s.most = s.by.bucket and capacity or requests
     local known = redis.call('GET', s.mark)
     s.mark_was = known or ''
     if s.by.open then

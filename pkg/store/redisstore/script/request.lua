@@ -8,8 +8,8 @@
 --   15 times I1: byte n is 1 if a charge has the algorithm number n. Number 0 stands for counters (counter.lua).
 --   I1 1 if hits carry over (carry.lua).
 --   Then the transactions: I1 action, plus HOLDS if a charge has a holder, I4 repeat, I4 number of charges, and the charges.
---   A charge: I4 key (index into KEYS), I1 algorithm, I1 flags, I4 requests, I4 capacity (of counters: seconds to live after the
---     period), I7 period in microseconds, i5 hits.
+--   A charge: I4 key (index into KEYS), I1 algorithm, I1 flags, I7 requests, I4 capacity, I7 period in microseconds, i5 hits.
+--     The capacity of counters is the seconds to live after the period.
 --   Flags: 1 and 2 the mode, 4 count rejected hits, 8 same rule as the charge before, 16 a correction follows, 32 a holder follows.
 --   A correction: I8 instant, and three values with a length of I1 each. correct in transactions.lua explains the values.
 --   A holder: see records.lua.

@@ -1,4 +1,4 @@
-local CHARGE, CORRECTION, DECISION = '<I4I1I1I4I4I7i5', '<I8I1c0I1c0I1c0', '<I1I4I8I8I5I7'
+local CHARGE, CORRECTION, DECISION = '<I4I1I1I7I4I7i5', '<I8I1c0I1c0I1c0', '<I1I4I8I8I5I7'
 local answer = {} -- for each transaction
 local before, state, kept_by, period_of = {}, {}, {}, {} -- by key; before is the value, or the result of open
 local load, take, decide, several, correct, lone, holding, settle, returned, loaded

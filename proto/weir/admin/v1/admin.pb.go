@@ -520,7 +520,9 @@ type Limit struct {
 	// The table with the prices of models; absent for a limit without prices.
 	Prices *Table `protobuf:"bytes,23,opt,name=prices,proto3" json:"prices,omitempty"`
 	// How the limit learns the hits that a begin holds. Absent for a limit whose begins say them.
-	Learned       *LearnedEstimate `protobuf:"bytes,26,opt,name=learned,proto3" json:"learned,omitempty"`
+	Learned *LearnedEstimate `protobuf:"bytes,26,opt,name=learned,proto3" json:"learned,omitempty"`
+	// Hits per period, where these are more than 4294967295: requests_per_unit and burst are 4294967295 then. Else absent.
+	LargeRequests *uint64 `protobuf:"varint,24,opt,name=large_requests,json=largeRequests,proto3,oneof" json:"large_requests,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -679,6 +681,13 @@ func (x *Limit) GetLearned() *LearnedEstimate {
 		return x.Learned
 	}
 	return nil
+}
+
+func (x *Limit) GetLargeRequests() uint64 {
+	if x != nil && x.LargeRequests != nil {
+		return *x.LargeRequests
+	}
+	return 0
 }
 
 // LearnedEstimate says how a limit learns the hits that a begin holds, from the true costs of the requests before.
@@ -1182,9 +1191,11 @@ type LimitExplanation struct {
 	// enough ends, or the limit does not learn.
 	LearnedEstimate uint32 `protobuf:"varint,17,opt,name=learned_estimate,json=learnedEstimate,proto3" json:"learned_estimate,omitempty"`
 	// Whether the table of prices has no price for the model of the descriptor: a begin is then denied, and an end changes nothing.
-	NoPrice       bool `protobuf:"varint,18,opt,name=no_price,json=noPrice,proto3" json:"no_price,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	NoPrice bool `protobuf:"varint,18,opt,name=no_price,json=noPrice,proto3" json:"no_price,omitempty"`
+	// The hits that are left, where these are more than 4294967295: remaining is 4294967295 then. Else absent.
+	LargeRemaining *uint64 `protobuf:"varint,15,opt,name=large_remaining,json=largeRemaining,proto3,oneof" json:"large_remaining,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *LimitExplanation) Reset() {
@@ -1327,6 +1338,13 @@ func (x *LimitExplanation) GetNoPrice() bool {
 		return x.NoPrice
 	}
 	return false
+}
+
+func (x *LimitExplanation) GetLargeRemaining() uint64 {
+	if x != nil && x.LargeRemaining != nil {
+		return *x.LargeRemaining
+	}
+	return 0
 }
 
 // Step is the search for one entry of a descriptor among the rules of a domain.
@@ -3282,9 +3300,11 @@ type WatchedLimit struct {
 	// How the decision came about, in words: such as "memory", "redis", "lease", "remembered denial" or "without redis". The words may change.
 	Source string `protobuf:"bytes,7,opt,name=source,proto3" json:"source,omitempty"`
 	// The id of the grant whose numbers the limit has; empty without one.
-	Grant         string `protobuf:"bytes,8,opt,name=grant,proto3" json:"grant,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Grant string `protobuf:"bytes,8,opt,name=grant,proto3" json:"grant,omitempty"`
+	// The hits that are left, where these are more than 4294967295: remaining is 4294967295 then. Else absent.
+	LargeRemaining *uint64 `protobuf:"varint,9,opt,name=large_remaining,json=largeRemaining,proto3,oneof" json:"large_remaining,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *WatchedLimit) Reset() {
@@ -3371,6 +3391,13 @@ func (x *WatchedLimit) GetGrant() string {
 		return x.Grant
 	}
 	return ""
+}
+
+func (x *WatchedLimit) GetLargeRemaining() uint64 {
+	if x != nil && x.LargeRemaining != nil {
+		return *x.LargeRemaining
+	}
+	return 0
 }
 
 // NearestMiss is the place in the rules where the search for a descriptor ended.
@@ -3649,9 +3676,11 @@ type TopKey struct {
 	// The override that came with the descriptor; absent for none.
 	Override *LimitOverride `protobuf:"bytes,17,opt,name=override,proto3" json:"override,omitempty"`
 	// Whether the limit is in shadow mode: its denied hits passed.
-	ShadowMode    bool `protobuf:"varint,18,opt,name=shadow_mode,json=shadowMode,proto3" json:"shadow_mode,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ShadowMode bool `protobuf:"varint,18,opt,name=shadow_mode,json=shadowMode,proto3" json:"shadow_mode,omitempty"`
+	// The hits that are left, where these are more than 4294967295: remaining is 4294967295 then. Else absent.
+	LargeRemaining *uint64 `protobuf:"varint,19,opt,name=large_remaining,json=largeRemaining,proto3,oneof" json:"large_remaining,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *TopKey) Reset() {
@@ -3808,6 +3837,13 @@ func (x *TopKey) GetShadowMode() bool {
 		return x.ShadowMode
 	}
 	return false
+}
+
+func (x *TopKey) GetLargeRemaining() uint64 {
+	if x != nil && x.LargeRemaining != nil {
+		return *x.LargeRemaining
+	}
+	return 0
 }
 
 // ListUsageRequest chooses keys of one rule.
@@ -4066,6 +4102,8 @@ type Grant struct {
 	//	*Grant_Factor
 	//	*Grant_Unlimited
 	//	*Grant_Add
+	//	*Grant_LargeRequests
+	//	*Grant_LargeAdd
 	Gives isGrant_Gives `protobuf_oneof:"gives"`
 	// With requests_per_unit, of a token_bucket: the burst; 0 means as the rule, in the same proportion.
 	Burst uint32 `protobuf:"varint,8,opt,name=burst,proto3" json:"burst,omitempty"`
@@ -4088,6 +4126,7 @@ type Grant struct {
 	// With add: the start of the window; absent in a GrantRequest.
 	From *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=from,proto3" json:"from,omitempty"`
 	// With add: the denied hits that counted beyond the limit when the grant was given. The limit grows by add and over; 0 in a GrantRequest.
+	// More than 4294967295 are shown as 4294967295.
 	Over          uint32 `protobuf:"varint,19,opt,name=over,proto3" json:"over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4194,6 +4233,24 @@ func (x *Grant) GetAdd() uint32 {
 	return 0
 }
 
+func (x *Grant) GetLargeRequests() uint64 {
+	if x != nil {
+		if x, ok := x.Gives.(*Grant_LargeRequests); ok {
+			return x.LargeRequests
+		}
+	}
+	return 0
+}
+
+func (x *Grant) GetLargeAdd() uint64 {
+	if x != nil {
+		if x, ok := x.Gives.(*Grant_LargeAdd); ok {
+			return x.LargeAdd
+		}
+	}
+	return 0
+}
+
 func (x *Grant) GetBurst() uint32 {
 	if x != nil {
 		return x.Burst
@@ -4295,6 +4352,16 @@ type Grant_Add struct {
 	Add uint32 `protobuf:"varint,17,opt,name=add,proto3,oneof"`
 }
 
+type Grant_LargeRequests struct {
+	// As requests_per_unit, for more than 4294967295 and at most 9007199254740991.
+	LargeRequests uint64 `protobuf:"varint,20,opt,name=large_requests,json=largeRequests,proto3,oneof"`
+}
+
+type Grant_LargeAdd struct {
+	// As add, for more than 4294967295 and at most 9007199254740991.
+	LargeAdd uint64 `protobuf:"varint,21,opt,name=large_add,json=largeAdd,proto3,oneof"`
+}
+
 func (*Grant_RequestsPerUnit) isGrant_Gives() {}
 
 func (*Grant_Factor) isGrant_Gives() {}
@@ -4302,6 +4369,10 @@ func (*Grant_Factor) isGrant_Gives() {}
 func (*Grant_Unlimited) isGrant_Gives() {}
 
 func (*Grant_Add) isGrant_Gives() {}
+
+func (*Grant_LargeRequests) isGrant_Gives() {}
+
+func (*Grant_LargeAdd) isGrant_Gives() {}
 
 // GrantRequest gives a key another limit. A grant for the same key and limit replaces the earlier one, but grants with add stay beside others.
 type GrantRequest struct {
@@ -4978,7 +5049,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\aentries\x18\x01 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x17\n" +
 	"\x04hits\x18\x02 \x01(\rH\x00R\x04hits\x88\x01\x01\x122\n" +
 	"\x05limit\x18\x03 \x01(\v2\x1c.weir.admin.v1.LimitOverrideR\x05limitB\a\n" +
-	"\x05_hits\"\x86\x05\n" +
+	"\x05_hits\"\xc5\x05\n" +
 	"\x05Limit\x12\x1c\n" +
 	"\talgorithm\x18\x01 \x01(\tR\talgorithm\x12*\n" +
 	"\x11requests_per_unit\x18\x02 \x01(\rR\x0frequestsPerUnit\x121\n" +
@@ -4999,7 +5070,9 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\talignment\x18\x15 \x01(\tR\talignment\x12\x14\n" +
 	"\x05money\x18\x16 \x01(\bR\x05money\x12,\n" +
 	"\x06prices\x18\x17 \x01(\v2\x14.weir.admin.v1.TableR\x06prices\x128\n" +
-	"\alearned\x18\x1a \x01(\v2\x1e.weir.admin.v1.LearnedEstimateR\alearned\"G\n" +
+	"\alearned\x18\x1a \x01(\v2\x1e.weir.admin.v1.LearnedEstimateR\alearned\x12*\n" +
+	"\x0elarge_requests\x18\x18 \x01(\x04H\x00R\rlargeRequests\x88\x01\x01B\x11\n" +
+	"\x0f_large_requests\"G\n" +
 	"\x0fLearnedEstimate\x12\x1a\n" +
 	"\bquantile\x18\x01 \x01(\rR\bquantile\x12\x18\n" +
 	"\aceiling\x18\x02 \x01(\rR\aceiling\"G\n" +
@@ -5038,7 +5111,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x16\n" +
 	"\x06listed\x18\x03 \x01(\bR\x06listed\x12\x16\n" +
 	"\x06number\x18\x04 \x01(\x04R\x06number\x12/\n" +
-	"\aholders\x18\x05 \x03(\v2\x15.weir.admin.v1.HolderR\aholders\"\x85\x05\n" +
+	"\aholders\x18\x05 \x03(\v2\x15.weir.admin.v1.HolderR\aholders\"\xc7\x05\n" +
 	"\x10LimitExplanation\x12*\n" +
 	"\x05limit\x18\x01 \x01(\v2\x14.weir.admin.v1.LimitR\x05limit\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x18\n" +
@@ -5059,7 +5132,9 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"window_end\x18\x0e \x01(\tR\twindowEnd\x12)\n" +
 	"\x10learned_estimate\x18\x11 \x01(\rR\x0flearnedEstimate\x12\x19\n" +
-	"\bno_price\x18\x12 \x01(\bR\anoPrice\"\x88\x01\n" +
+	"\bno_price\x18\x12 \x01(\bR\anoPrice\x12,\n" +
+	"\x0flarge_remaining\x18\x0f \x01(\x04H\x00R\x0elargeRemaining\x88\x01\x01B\x12\n" +
+	"\x10_large_remaining\"\x88\x01\n" +
 	"\x04Step\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +
@@ -5203,7 +5278,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x05grant\x18\t \x01(\tR\x05grant\x12\x1a\n" +
 	"\boverride\x18\n" +
 	" \x01(\bR\boverride\x12\x14\n" +
-	"\x05group\x18\v \x01(\tR\x05group\"\xaa\x02\n" +
+	"\x05group\x18\v \x01(\tR\x05group\"\xec\x02\n" +
 	"\fWatchedLimit\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12*\n" +
 	"\x05limit\x18\x02 \x01(\v2\x14.weir.admin.v1.LimitR\x05limit\x12\x18\n" +
@@ -5214,7 +5289,9 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\vreset_after\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"resetAfter\x12\x16\n" +
 	"\x06source\x18\a \x01(\tR\x06source\x12\x14\n" +
-	"\x05grant\x18\b \x01(\tR\x05grant\"\x89\x01\n" +
+	"\x05grant\x18\b \x01(\tR\x05grant\x12,\n" +
+	"\x0flarge_remaining\x18\t \x01(\x04H\x00R\x0elargeRemaining\x88\x01\x01B\x12\n" +
+	"\x10_large_remaining\"\x89\x01\n" +
 	"\vNearestMiss\x12\x12\n" +
 	"\x04rule\x18\x01 \x01(\tR\x04rule\x12\x12\n" +
 	"\x04file\x18\x02 \x01(\tR\x04file\x12\x12\n" +
@@ -5231,7 +5308,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x13ListTopKeysResponse\x12)\n" +
 	"\x04keys\x18\x01 \x03(\v2\x15.weir.admin.v1.TopKeyR\x04keys\x12\x18\n" +
 	"\atracked\x18\x02 \x01(\x04R\atracked\x121\n" +
-	"\x06covers\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06covers\"\xad\x04\n" +
+	"\x06covers\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06covers\"\xef\x04\n" +
 	"\x06TopKey\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
 	"\x06domain\x18\x02 \x01(\tR\x06domain\x12\x12\n" +
@@ -5254,7 +5331,9 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x03cut\x18\x10 \x01(\bR\x03cut\x128\n" +
 	"\boverride\x18\x11 \x01(\v2\x1c.weir.admin.v1.LimitOverrideR\boverride\x12\x1f\n" +
 	"\vshadow_mode\x18\x12 \x01(\bR\n" +
-	"shadowMode\"f\n" +
+	"shadowMode\x12,\n" +
+	"\x0flarge_remaining\x18\x13 \x01(\x04H\x00R\x0elargeRemaining\x88\x01\x01B\x12\n" +
+	"\x10_large_remaining\"f\n" +
 	"\x10ListUsageRequest\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x12\n" +
@@ -5271,7 +5350,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x04used\x18\x04 \x01(\x04R\x04used\x12\x0e\n" +
 	"\x02of\x18\x05 \x01(\x04R\x02of\x120\n" +
 	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x18\n" +
-	"\acurrent\x18\a \x01(\bR\acurrent\"\xd1\x04\n" +
+	"\acurrent\x18\a \x01(\bR\acurrent\"\x99\x05\n" +
 	"\x05Grant\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06domain\x18\x02 \x01(\tR\x06domain\x12.\n" +
@@ -5280,7 +5359,9 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x11requests_per_unit\x18\x05 \x01(\rH\x00R\x0frequestsPerUnit\x12\x18\n" +
 	"\x06factor\x18\x06 \x01(\x01H\x00R\x06factor\x12\x1e\n" +
 	"\tunlimited\x18\a \x01(\bH\x00R\tunlimited\x12\x12\n" +
-	"\x03add\x18\x11 \x01(\rH\x00R\x03add\x12\x14\n" +
+	"\x03add\x18\x11 \x01(\rH\x00R\x03add\x12'\n" +
+	"\x0elarge_requests\x18\x14 \x01(\x04H\x00R\rlargeRequests\x12\x1d\n" +
+	"\tlarge_add\x18\x15 \x01(\x04H\x00R\blargeAdd\x12\x14\n" +
 	"\x05burst\x18\b \x01(\rR\x05burst\x120\n" +
 	"\x05until\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x16\n" +
 	"\x06reason\x18\n" +
@@ -5592,15 +5673,21 @@ func file_weir_admin_v1_admin_proto_init() {
 		return
 	}
 	file_weir_admin_v1_admin_proto_msgTypes[2].OneofWrappers = []any{}
+	file_weir_admin_v1_admin_proto_msgTypes[3].OneofWrappers = []any{}
+	file_weir_admin_v1_admin_proto_msgTypes[9].OneofWrappers = []any{}
 	file_weir_admin_v1_admin_proto_msgTypes[18].OneofWrappers = []any{
 		(*ReleaseHolderRequest_Name)(nil),
 		(*ReleaseHolderRequest_Id)(nil),
 	}
+	file_weir_admin_v1_admin_proto_msgTypes[35].OneofWrappers = []any{}
+	file_weir_admin_v1_admin_proto_msgTypes[39].OneofWrappers = []any{}
 	file_weir_admin_v1_admin_proto_msgTypes[43].OneofWrappers = []any{
 		(*Grant_RequestsPerUnit)(nil),
 		(*Grant_Factor)(nil),
 		(*Grant_Unlimited)(nil),
 		(*Grant_Add)(nil),
+		(*Grant_LargeRequests)(nil),
+		(*Grant_LargeAdd)(nil),
 	}
 	file_weir_admin_v1_admin_proto_msgTypes[51].OneofWrappers = []any{}
 	type x struct{}

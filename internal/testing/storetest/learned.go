@@ -74,3 +74,14 @@ func learningDeniesNothing(t *testing.T, e Env) {
 		t.Errorf("learned %d from costs of 1000", got)
 	}
 }
+
+// randomLessons returns random charges with holders, and behind them lessons of one or two keys.
+func randomLessons(r *rand.Rand) []store.Charge {
+	charges := randomHolds(r)
+	for range 1 + r.IntN(2) {
+		lesson := learns(fmt.Sprintf("%c/learned/", 'a'+rune(r.IntN(2))), max(0, r.Int64N(1000)-100), []uint32{950, 950, 500}[r.IntN(3)])
+		lesson.Rule = charges[len(charges)-1].Rule
+		charges = append(charges, lesson)
+	}
+	return charges
+}

@@ -72,6 +72,7 @@ func LearnedCases() []Case {
 	return []Case{
 		{"costs_are_learned_as_the_algorithm_says", learnsCosts},
 		{"a_key_that_learns_denies_nothing", learningDeniesNothing},
+		{"random_lessons_are_decided_as_a_plain_second_store_decides_them", func(t *testing.T, e Env) { asModel(t, e, randomLessons, true) }},
 	}
 }
 

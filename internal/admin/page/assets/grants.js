@@ -10,7 +10,7 @@ function grantDialog(k, gives) {
   f.reason.value = '';
   $('grant-error').hidden = true;
   $('grant-form').dataset.entries = k ? JSON.stringify(k.entries) : '';
-  put($('grant-title'), gives === 'block' ? 'Block one key' : 'Another limit for one key');
+  put($('grant-title'), gives === 'block' ? 'Block one key' : gives === 'add' ? 'More for one key in this window' : 'Another limit for one key');
   $('grant-dialog').showModal();
   previewGrant();
   (k ? f.reason : f.domain).focus();
@@ -36,7 +36,9 @@ async function explained() {
   const a = await call('Explain', {domain, descriptors: [{entries, hits: 0}]});
   return {domain: a.domain, knownDomains: a.knownDomains || [], ...(a.descriptors || [])[0]};
 }
-let previews = 0, previewTimer;
+let previews = 0, previewTimer, addsMoney = false;
+// added returns the hits that the form adds. Those of a budget are millionths.
+const added = () => Math.round(Number($('grant-form').elements.add.value) * (addsMoney ? 1e6 : 1));
 // previewGrant shows which limit the form is about, and what it will be.
 async function previewGrant() {
   const mine = ++previews, f = $('grant-form').elements, where = $('grant-preview');
@@ -50,6 +52,9 @@ async function previewGrant() {
     f.limit.value = names.includes(only) ? only : '';
   }
   $('grant-which').hidden = !names.length;
+  $('grant-for').hidden = f.gives.value === 'add'; // which ends with the window
+  addsMoney = limits.some(l => l.limit.money && (!f.limit.value || labelOf(l) === f.limit.value));
+  put($('grant-more'), addsMoney ? 'more money' : 'more hits');
   where.className = d && (d.error || !limits.length) ? 'warn' : 'note';
   if (!d) where.replaceChildren('The rule of the key shows here.');
   else if (d.error) where.replaceChildren(soft(d.error));
@@ -65,6 +70,7 @@ function afterGrant(l, own) {
   if (gives === 'unlimited') return 'no limit';
   if (gives === 'block') return 'blocked';
   if (gives === 'number') return amount(l.limit, Number(f.number.value)) + per;
+  if (gives === 'add') return amount(l.limit, hitsOf(l.limit) + added()) + ' in this window';
   const base = l.grant && !own.table ? own : l.limit;
   return l.grant && own.table ? some.format(Number(f.factor.value)) + ' times the number of the table' : amount(l.limit, Math.max(1, Math.round(hitsOf(base) * Number(f.factor.value)))) + per;
 }
@@ -74,10 +80,13 @@ $('grant-form').addEventListener('submit', async event => {
   const f = $('grant-form').elements;
   const grant = {
     domain: f.domain.value.trim(), entries: grantEntries(), limit: f.limit.value,
-    until: new Date(Date.now() + 1000 * Number(f.for.value)).toISOString(), reason: f.reason.value.trim(), by: f.by.value.trim(),
+    reason: f.reason.value.trim(), by: f.by.value.trim(),
   };
-  if (f.gives.value === 'factor') grant.factor = Number(f.factor.value);
-  else if (f.gives.value === 'number') grant[Number(f.number.value) > 4294967295 ? 'largeRequests' : 'requestsPerUnit'] = Number(f.number.value);
+  const large = n => n > 4294967295;
+  if (f.gives.value !== 'add') grant.until = new Date(Date.now() + 1000 * Number(f.for.value)).toISOString();
+  if (f.gives.value === 'add') grant[large(added()) ? 'largeAdd' : 'add'] = added();
+  else if (f.gives.value === 'factor') grant.factor = Number(f.factor.value);
+  else if (f.gives.value === 'number') grant[large(Number(f.number.value)) ? 'largeRequests' : 'requestsPerUnit'] = Number(f.number.value);
   else if (f.gives.value === 'unlimited') grant.unlimited = true;
   else grant.requestsPerUnit = 0;
   localStorage.setItem('by', grant.by);

@@ -194,12 +194,14 @@ class RuleRow {
     this.name.setAttribute('aria-expanded', String(yes));
     if (yes && !this.detail) {
       this.keys = new Keys({domain: this.about.domain, rule: this.about.path});
-      this.detail = el('tr', {class: 'detail'}, el('td', {colspan: 5}, this.keys.root));
+      if (this.about.limits.some(l => l.includes(', warns at '))) this.usage = new Usage({domain: this.about.domain, rule: this.about.path});
+      this.detail = el('tr', {class: 'detail'}, el('td', {colspan: 5}, this.keys.root, this.usage && this.usage.root));
       this.tr.after(this.detail);
       this.keys.refresh();
+      if (this.usage) this.usage.refresh();
     } else if (!yes && this.detail) {
       this.detail.remove();
-      this.detail = this.keys = undefined;
+      this.detail = this.keys = this.usage = undefined;
     }
     fold(); // a rule that opens shows
   }
@@ -346,6 +348,36 @@ async function resetKey(k) {
     const a = await call('Reset', {domain: k.domain, descriptors: [{entries: k.entries, limit: k.override}]}); // an override has a count of its own
     say(a.forgotten ? 'The count of ' + what + ' is forgotten.' : 'The count of ' + what + ' was empty already.');
   });
+}
+
+// Usage is how much the keys of a rule with warn_at have used. Other rules have no such list.
+class Usage {
+  constructor(of) {
+    this.of = of;
+    const id = 'usage-' + ++panels;
+    this.period = el('select', {id, onchange: () => this.refresh()}, el('option', {value: ''}, 'the window of now'), el('option', {value: 'last'}, 'the last window'));
+    this.note = el('span', {class: 'note'});
+    this.rows = el('div');
+    this.root = el('div', {class: 'panel usage'}, el('p', {class: 'line'}, el('label', {for: id}, 'Used in '), this.period, ' ', this.note), this.rows);
+  }
+  async refresh() {
+    let a;
+    try { a = await call('ListUsage', {...this.of, last: !!this.period.value, most: 20}); } catch (e) { put(this.note, e.message); return; }
+    const keys = a.keys || [];
+    put(this.note, (keys.length ? '' : 'No key has used any. ') + 'Of the keys that this Weir has charged since ' + new Date(a.since).toLocaleString('en-GB') + (a.leftOut && a.leftOut !== '0' ? '; some may be missing.' : '.'));
+    const at = this.rows.contains(document.activeElement) && document.activeElement.getAttribute('aria-label');
+    this.rows.replaceChildren(keys.length ? el('table', {class: 'cards'}, el('thead', {}, el('tr', {}, ['Key', 'Used', 'Until', ''].map(t => el('th', {scope: 'col'}, t || el('span', {class: 'unseen'}, 'Change'))))),
+      el('tbody', {}, keys.map(k => this.row(k)))) : '');
+    if (at) [...this.rows.querySelectorAll('button')].find(b => b.getAttribute('aria-label') === at)?.focus();
+  }
+  row(k) {
+    const used = Number(k.used || 0), of = Number(k.of || 0), what = entriesText(k.entries);
+    return el('tr', {class: of && used >= of ? 'warn' : ''},
+      el('th', {scope: 'row'}, el('code', {title: k.key}, soft(what || k.key))),
+      el('td', {'data-label': 'Used'}, amount(k.limit, used) + (k.current ? '' : '?') + ' of ' + amount(k.limit, of) + ', ' + part(used, of)),
+      el('td', {'data-label': 'Until'}, k.until ? new Date(k.until).toLocaleString('en-GB') : ''),
+      el('td', {class: 'actions'}, what && k.until && el('button', {type: 'button', class: 'needs-grants', onclick: () => grantDialog({domain: this.of.domain, entries: k.entries}, 'add'), 'aria-label': 'Top up ' + what}, 'Top up')));
+  }
 }
 
 const allKeys = new Keys({most: 10});
@@ -574,7 +606,7 @@ setInterval(() => {
   if (!asks()) return;
   if (hasKeys) {
     askMostDenied();
-    allKeys.refresh(); for (const row of rows.values()) if (row.keys) row.keys.refresh(); }
+    allKeys.refresh(); for (const row of rows.values()) { if (row.keys) row.keys.refresh(); if (row.usage) row.usage.refresh(); } }
 }, 2000);
 setInterval(() => { if (asks()) refreshGrants(); }, 5000);
 if (hasKeys) allKeys.refresh();

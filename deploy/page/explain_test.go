@@ -1,6 +1,9 @@
 package page
 
 import (
+	"fmt"
+	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp/kb"
@@ -85,4 +88,29 @@ func TestExplainAsksAboutAnyNumberOfHits(t *testing.T) {
 		}
 	})
 	b.t = t
+}
+
+func TestExplainShowsTheLearnedEstimate(t *testing.T) {
+	w := serve(t, `domain: llm
+descriptors:
+  - key: user
+    rate_limit: {budget: 5, unit: hour, hold: {begin: request, end: done, at_most: 1h, estimate: {learned: {quantile: 0.95, ceiling: 0.5}}}}
+`)
+	b := watch(t, w)
+	b.awaitText("#live", "live")
+	b.do(fill("#explain-form [name=domain]", "llm"), fill("#explain-form [name=descriptors]", "user=ann,request=1"))
+	b.do(script("document.querySelector('#explain-form button').focus()"))
+	b.keys(kb.Enter)
+	b.awaitText("#explain-answer", "nothing yet, so the estimate is as sent; to cover 95 %, at most 0.50")
+	for i := range 20 {
+		body := fmt.Sprintf(`{"domain": "llm", "descriptors": [{"entries": [{"key": "user", "value": "ann"}, {"key": "done", "value": "%d"}], "hitsAddend": "%d"}]}`, i, 1000*i+1000)
+		answer, err := http.Post("http://"+w.HTTP+"/json", "application/json", strings.NewReader(body)) //nolint:noctx // a test
+		if err != nil || answer.StatusCode != http.StatusOK {
+			t.Fatal(answer, err)
+		}
+		_ = answer.Body.Close()
+	}
+	b.do(script("document.querySelector('#explain-form button').focus()"))
+	b.keys(kb.Enter)
+	b.awaitText("#explain-answer", "a begin holds 0.02; to cover 95 %, at most 0.50")
 }

@@ -115,13 +115,16 @@ func BenchmarkCheckCalendar(b *testing.B) {
 	}
 }
 
-// heldRules have a limit on a user without holders, and with holders under two algorithms.
+// heldRules have a limit on a user without holders, with holders under two algorithms, and one that
+// learns.
 const heldRules = `
 domain: edge
 descriptors:
   - {key: plain, rate_limit: {algorithm: token_bucket, unit: year, requests_per_unit: 4000000000}}
   - {key: bucket, rate_limit: {algorithm: token_bucket, unit: year, requests_per_unit: 4000000000, hold: {begin: request, end: done, at_most: 1h}}}
   - {key: slots, rate_limit: {algorithm: concurrency, max_in_flight: 4000000, hold: {begin: request, end: done, at_most: 1h}}}
+  - key: learned
+    rate_limit: {algorithm: token_bucket, unit: year, requests_per_unit: 4000000000, hold: {begin: request, end: done, at_most: 1h, estimate: {learned: {ceiling: 9}}}}
 `
 
 // pairs returns the requests of a limit: the begins and the ends of n holders in turns, or as many
@@ -142,7 +145,7 @@ func pairs(limit string, n int) (all []*limiter.Request) {
 func BenchmarkCheckHolders(b *testing.B) {
 	const holders = 1000
 	for _, beside := range []int{0, 10_000} {
-		for _, limit := range []string{"plain", "bucket", "slots"} {
+		for _, limit := range []string{"plain", "bucket", "slots", "learned"} {
 			b.Run(fmt.Sprintf("%s/beside=%d", limit, beside), func(b *testing.B) {
 				f := newFixture(b, heldRules)
 				var v limiter.Verdict

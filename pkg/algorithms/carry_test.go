@@ -210,7 +210,7 @@ func (l *load) check(t failer, limits ...Limit) {
 	t.Helper()
 	most, forgotten := uint64(0), uint64(0)
 	for _, x := range limits {
-		capacity := uint64(x.Capacity())
+		capacity := x.Capacity()
 		if x.Algorithm == FixedWindow || x.Algorithm == SlidingWindowCounter || x.Algorithm.HasCalendar() {
 			forgotten = max(forgotten, capacity)
 		}
@@ -294,7 +294,7 @@ func TestAClientThatBothLimitsDenyStaysDenied(t *testing.T) {
 			used = b.used(l.now) // a shorter period does not count hits before it
 		}
 		d := b.charge(l.now, 1, false)
-		if !debt.Allowed && d.Allowed && (tokens || used >= uint64(to.Capacity())) {
+		if !debt.Allowed && d.Allowed && (tokens || used >= to.Capacity()) {
 			t.Fatalf("%+v denied with %d used, %+v allows", from, used, to)
 		}
 		if tokens && d.Remaining > debt.Remaining {

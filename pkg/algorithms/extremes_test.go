@@ -95,7 +95,7 @@ func TestCountsStayWithinTheirBoundsOfDebt(t *testing.T) {
 		case Concurrency, Learned: // have no debt
 		case FixedWindow, CalendarWindow: // debt has no bound, see below
 		case TokenBucket: // The level is at least -burst.
-			most := product(2*uint64(k.limit.Capacity()), uint64(k.limit.Period))
+			most := product(2*k.limit.Capacity(), uint64(k.limit.Period))
 			if deficit := (wide{k.state.a, k.state.b}); !deficit.atMost(most) {
 				t.Fatalf("deficit %v; want at most %v: %v", deficit, most, k)
 			}

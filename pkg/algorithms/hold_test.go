@@ -189,7 +189,7 @@ func TestAnEstimateAndItsEndAreTheTruth(t *testing.T) {
 			}
 			now += Instant(c.upTo("pause ns", 100)) // far less than a hit of a bucket takes
 		}
-		if got := k.take(now, 0, false); uint64(got.Remaining)+uint64(truth) != uint64(l.Requests) {
+		if got := k.take(now, 0, false); got.Remaining+uint64(truth) != uint64(l.Requests) {
 			t.Fatalf("%d remain of %d; want the true cost, %d, counted: %+v", got.Remaining, l.Requests, truth, sent)
 		}
 	})

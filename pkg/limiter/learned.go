@@ -178,7 +178,7 @@ func (e *estimates) learn(hash uint64, d *algorithms.Decision) uint32 {
 		return 0
 	}
 	set := e.set(hash)
-	word, place := hash>>32<<32|uint64(d.Remaining), -1
+	word, place := hash>>32<<32|d.Remaining, -1
 	if d.Remaining == 0 {
 		word = 0
 	}

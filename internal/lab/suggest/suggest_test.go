@@ -119,7 +119,7 @@ func TestSuggestedRulesDenyAsLittleAsTheGoalSays(t *testing.T) {
 				if len(got.Rules) != 1 || row.Rule != "client" || denied > g.Deny || keys > 1-g.Keys || !r.Shapes[0].Checked {
 					t.Errorf("%v of the hits and %v of the keys are denied: %+v\n%s", denied, keys, row, documents)
 				}
-				if limit := r.Shapes[0].Limits[0]; algorithm == "" && g.Deny > 0 && uint64(limit.Requests) > 2*r.Shapes[0].Windows[len(r.Shapes[0].Windows)-1].Max {
+				if limit := r.Shapes[0].Limits[0]; algorithm == "" && g.Deny > 0 && limit.Requests > 2*r.Shapes[0].Windows[len(r.Shapes[0].Windows)-1].Max {
 					t.Errorf("%d is far more than any key needs: %+v", limit.Requests, r.Shapes[0].Windows)
 				}
 			})

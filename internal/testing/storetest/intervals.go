@@ -187,10 +187,10 @@ func (b *bound) most(d time.Duration) uint64 {
 		hi, lo := bits.Mul64(uint64(d), uint64(l.Requests))
 		gained, _ := bits.Div64(hi, lo, uint64(l.Period))
 		gained += 2 // rounded up; a bucket in whole tokens is full a nanosecond early
-		capacity, gain = max(capacity, uint64(l.Capacity())), max(gain, gained)
-		sum += uint64(l.Capacity()) + gained
+		capacity, gain = max(capacity, l.Capacity()), max(gain, gained)
+		sum += l.Capacity() + gained
 		if !isBucket(l.Algorithm) && l.Algorithm != algorithms.SlidingWindowLog {
-			ends += uint64(l.Capacity())
+			ends += l.Capacity()
 		}
 	}
 	if b.several {

@@ -278,7 +278,7 @@ func boundsOf(l algorithms.Limit) bounds {
 		}
 		return bounds{length: min(longest, l.Period), window: true}
 	case algorithms.TokenBucket, algorithms.TokenBucketInteger:
-		b := bounds{length: min(longest, scale(l.Period, uint64(l.Capacity()), turns*uint64(l.Requests)))}
+		b := bounds{length: min(longest, scale(l.Period, l.Capacity(), turns*uint64(l.Requests)))}
 		if b.length < shortest {
 			return bounds{}
 		}

@@ -126,7 +126,7 @@ func TestADeniedRequestPutsLeasedHitsBackUnlessTheyCount(t *testing.T) {
 			if got := spent(s) - before; admitted || got != want {
 				t.Errorf("count_rejected %t: admitted %t with %d hits spent, want a denial with %d", counts, admitted, got, want)
 			}
-			if d := decisions[0]; !d.Allowed || d.RetryAfter != 0 || uint64(d.Remaining) != 980-want {
+			if d := decisions[0]; !d.Allowed || d.RetryAfter != 0 || d.Remaining != 980-want {
 				t.Errorf("count_rejected %t: got %+v, want allowed and %d left", counts, d, 980-want)
 			}
 			if decisions[1].Allowed {

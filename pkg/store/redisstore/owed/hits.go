@@ -313,7 +313,7 @@ func ends(l algorithms.Limit, at algorithms.Instant) algorithms.Instant {
 	case algorithms.SlidingWindowCounter, algorithms.CalendarCounter:
 		life *= 2
 	case algorithms.TokenBucket, algorithms.TokenBucketInteger:
-		life = gain(l, 2*uint64(l.Capacity()))
+		life = gain(l, 2*l.Capacity())
 	default:
 	}
 	return at.Add(min(life, algorithms.MaxPeriod))

@@ -41,7 +41,7 @@ func limitOf(l algorithms.Limit, p store.Part) algorithms.Limit {
 func (v *level) add(l algorithms.Limit, p store.Part, at algorithms.Instant, hits int64) {
 	limit := limitOf(l, p)
 	if p == (store.Part{}) {
-		if p.Full = at.Add(gain(l, uint64(l.Capacity()))); v.added > 0 {
+		if p.Full = at.Add(gain(l, l.Capacity())); v.added > 0 {
 			limit.Period, p.Mine, p.Of = v.limit.Period, v.mine, v.of
 		}
 	}

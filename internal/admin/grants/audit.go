@@ -49,11 +49,11 @@ func Attrs(g *limiter.Grant) []slog.Attr {
 	case limiter.GivesUnlimited:
 		attrs = append(attrs, slog.Bool("unlimited", true))
 	case limiter.GivesAdd:
-		attrs = append(attrs, slog.Uint64("add", uint64(g.Requests)))
+		attrs = append(attrs, slog.Uint64("add", g.Requests))
 	case limiter.GivesFactor:
 		attrs = append(attrs, slog.Float64("factor", g.Factor))
 	case limiter.GivesRequests:
-		attrs = append(attrs, slog.Uint64("requests", uint64(g.Requests)))
+		attrs = append(attrs, slog.Uint64("requests", g.Requests))
 		if g.Burst > 0 {
 			attrs = append(attrs, slog.Uint64("burst", uint64(g.Burst)))
 		}

@@ -54,7 +54,7 @@ func (m *forgetful) transaction(charges []store.Charge, now algorithms.Instant, 
 		switch {
 		case c.Hits <= 0 || c.Limit.Requests == 0:
 		case !d.Allowed:
-			m.denied[name] = min(uint64(c.Hits), uint64(c.Limit.Capacity()))
+			m.denied[name] = min(uint64(c.Hits), c.Limit.Capacity())
 		case (a.Admitted || c.CountRejected) && uint64(c.Hits) >= m.denied[name]:
 			delete(m.denied, name)
 		}
@@ -73,7 +73,7 @@ func wait(k model.Key, hits uint64, now algorithms.Instant) time.Duration {
 	if k.Limit.Requests == 0 {
 		return 0
 	}
-	hits = min(max(hits, 1), uint64(k.Limit.Capacity()))
+	hits = min(max(hits, 1), k.Limit.Capacity())
 	_, d := k.Take(&store.Charge{Limit: k.Limit}, int64(hits), now)
 	return d.RetryAfter
 }

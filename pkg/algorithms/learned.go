@@ -21,7 +21,8 @@ const Learned Algorithm = 9
 // LearnedFrom is how many charges a key has learned when it tells a quantile.
 const LearnedFrom = 20
 
-// LearnedLife is how long a key remembers after the last charge with hits.
+// LearnedLife is how long a key remembers after the last charge with hits. A key without a quantile
+// yet remembers a thirtieth of that time.
 const LearnedLife = 30 * 24 * time.Hour
 
 // Bounds of the quantile of [Learn], in thousandths.
@@ -83,7 +84,12 @@ func learnedAfter(l Limit, s State, hits uint64) uint64 {
 	return max(product(s.a, most-p).floorDiv(most+p), learnedUnit)
 }
 
-func (learned) idleAt(l Limit, s State) Instant { return s.last.Add(l.Period) }
+func (learned) idleAt(l Limit, s State) Instant {
+	if s.b < LearnedFrom {
+		return s.last.Add(l.Period / 30)
+	}
+	return s.last.Add(l.Period)
+}
 
 func (learned) change(_, _ Limit, s State, _ Instant) State { return s }
 

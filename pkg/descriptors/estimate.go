@@ -40,15 +40,32 @@ func (r *Rule) Charges() int {
 
 const defaultQuantile = 950
 
+// maxModel bounds a model that costs are learned for, in bytes.
+const maxModel = 128
+
 // Model returns the model in the entry of [UsageKey] of a descriptor; "" without the entry, or if
-// its tokens cannot be read. The rule must match the descriptor.
+// its tokens cannot be read. Costs are learned for each model, and clients may choose models. So
+// all models without a line in the table of prices are one, and so are all of more than 128 bytes.
+// The rule must match the descriptor.
 func (r *Rule) Model(entries []Entry) string {
-	if at := len(r.Levels); at < len(entries) && entries[at].Key == UsageKey {
-		if u, err := ParseUsage(entries[at].Value); err == nil {
-			return u.Model
+	at := len(r.Levels)
+	if at >= len(entries) || entries[at].Key != UsageKey {
+		return ""
+	}
+	u, err := ParseUsage(entries[at].Value)
+	if err != nil {
+		return ""
+	}
+	known := len(u.Model) <= maxModel
+	for i := range r.Limits {
+		if l := &r.Limits[i]; l.Prices() {
+			known = known && l.priced.prices.models[u.Model] != nil
 		}
 	}
-	return ""
+	if !known {
+		return otherModels
+	}
+	return u.Model
 }
 
 // readEstimate decodes the estimate of a hold, once the limit has its algorithm and its money.

@@ -2,6 +2,7 @@ package descriptors
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -112,6 +113,32 @@ func TestTheModelOfADescriptorIsTheLastPartOfItsUsage(t *testing.T) {
 	}
 	if got := rule.Model([]Entry{{"a", "x"}, {"r", "1"}}); got != "" {
 		t.Errorf("without a usage: got %q", got)
+	}
+}
+
+// Each model of a key is a state for weeks, and clients choose models.
+func TestAClientChoosesNoEndlessModels(t *testing.T) {
+	tokens := load(t, estimated("requests_per_unit: 9\n      unit: day", "estimate: sent")).All()[0]
+	rules, _, err := Load([]Source{withTables("domain: a\ndescriptors:\n  - key: a\n    rate_limits:\n"+
+		"      - {requests_per_unit: 9, unit: day, hold: &h {begin: r, end: d, at_most: 1m}}\n"+
+		"      - {budget: 9, unit: month, prices: {table: p.csv, unknown: default}, hold: *h}\n",
+		map[string]string{"p.csv": "model,input,cached_input,cache_write,output\nm,1,1,1,1\n*,9,9,9,9\n"})}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	priced := rules.All()[0]
+	for _, c := range []struct {
+		rule        *Rule
+		model, want string
+	}{
+		{tokens, strings.Repeat("m", 128), strings.Repeat("m", 128)},
+		{tokens, strings.Repeat("m", 129), "*"},
+		{priced, "m", "m"},
+		{priced, "n", "*"},
+	} {
+		if got := c.rule.Model([]Entry{{"a", "x"}, {UsageKey, "1/0/0/2/" + c.model}, {"r", "1"}}); got != c.want {
+			t.Errorf("%s: got %q; want %q", c.model, got, c.want)
+		}
 	}
 }
 

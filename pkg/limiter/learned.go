@@ -47,12 +47,8 @@ func (l *Limiter) learns(c *charging, limit *descriptors.Limit, charge *store.Ch
 	case !begins && charge.Hits <= 0: // a request that failed, or was denied
 		return
 	}
-	model := v.usage.Model
-	if !s.Rule.Priced {
-		model = s.Rule.Model(d.Entries)
-	}
 	from := len(v.keys)
-	v.keys = append(append(append(v.keys, charge.Key...), learnedSuffix...), model...)
+	v.keys = append(append(append(v.keys, charge.Key...), learnedSuffix...), s.Rule.Model(d.Entries)...)
 	lesson.key = v.keys[from:]
 	lesson.hash = store.HashOf(lesson.key)
 	if !begins {

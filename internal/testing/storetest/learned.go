@@ -55,7 +55,7 @@ func learnsCosts(t *testing.T, e Env) {
 			}
 			e.Sleep(time.Duration(r.IntN(3)) * time.Minute)
 			if r.IntN(80) == 0 {
-				e.Sleep(algorithms.LearnedLife)
+				e.Sleep(algorithms.LearnedLife / time.Duration(1+29*r.IntN(2)))
 			}
 		}
 	}

@@ -217,8 +217,8 @@ func (sh *shard) candidateLocked(place int, now algorithms.Instant) candidate {
 		c.capacity = 1
 		return c
 	}
-	if l.Algorithm == algorithms.Learned { // as a key that has used half of its limit
-		c.idle, c.used, c.capacity = algorithms.IdleAt(*l, s.state), 1, 2
+	if l.Algorithm == algorithms.Learned { // as a key that has used nothing: a client may make any number, and each is kept long
+		c.idle, c.used, c.capacity = algorithms.IdleAt(*l, s.state), 0, 1
 		return c
 	}
 	hits := s.denied().of(l)

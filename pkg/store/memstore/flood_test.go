@@ -119,3 +119,33 @@ func TestAlmostSpentKeysOutliveAFloodOfKeysWithOneHit(t *testing.T) {
 		}
 	}
 }
+
+// A client that chooses models makes as many keys that learn as it likes, and each is kept for 30 days.
+func TestAFloodOfKeysThatLearnDropsNoCounts(t *testing.T) {
+	inBubble(t, Options{MaxKeys: 10_000}, func(t *testing.T, s *Store) {
+		limit := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 100, Period: time.Hour}
+		decisions := make([]algorithms.Decision, 1)
+		used := func(hits int64) (lost int) {
+			for i := range 1000 {
+				charges := []store.Charge{{Key: fmt.Append(nil, "user ", i), Limit: limit, Hits: hits}}
+				if _, err := store.Take(t.Context(), s, charges, decisions); err != nil {
+					t.Fatal(err)
+				}
+				if decisions[0].Remaining == 100 {
+					lost++
+				}
+			}
+			return lost
+		}
+		used(1)
+		flood(t, s, 50_000, 500, algorithms.Learn(950))
+		if lost := used(0); lost > 0 {
+			t.Errorf("the flood dropped %d of 1000 counts", lost)
+		}
+		time.Sleep(2 * time.Hour)
+		used(1)
+		if lost := used(0); lost > 0 {
+			t.Errorf("beside the keys that learn %d of 1000 new counts were lost", lost)
+		}
+	})
+}

@@ -2,7 +2,7 @@
 -- other algorithms have the requests. See Learned in package algorithms.
 local UNIT, MOST = 1048576, 16000
 
-function algorithm.idle(s, period) return s[1] + period end
+function algorithm.idle(s, period) return s[1] + (s[3] < 20 and period / 30 or period) end
 
 function algorithm.take(s, p, _, period, now, hits)
   if hits <= 0 then return s, true end

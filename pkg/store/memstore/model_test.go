@@ -51,6 +51,11 @@ func (m *forgetful) transaction(charges []store.Charge, now algorithms.Instant, 
 	})
 	for i := range charges {
 		c, d, name := &charges[i], a.Decisions[i], model.NameOf(&charges[i])
+		if was := before[name]; !was.State.Unused() && m.keys[name].State == was.State && was.IdleAt() <= now {
+			if state, _, _ := algorithms.TakeAs(was.Limit, c.Limit, was.State, now, 0, algorithms.Refuse); state.Unused() {
+				delete(m.keys, name) // a probe or a denial drops an idle state here
+			}
+		}
 		switch {
 		case c.Hits <= 0 || c.Limit.Requests == 0:
 		case !d.Allowed:

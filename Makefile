@@ -1,5 +1,6 @@
-# Everything but Go and make is fetched or said to be missing. Developer tools are pinned in tools/go.mod. Go compiles each at its
-# first use, golangci-lint in up to 12 minutes on two cores, and keeps the result.
+# Everything but Go and make is fetched or said to be missing. Developer tools are pinned in
+# tools/go.mod. Go compiles each at its first use, golangci-lint in up to 12 minutes on two cores,
+# and keeps the result.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -16,8 +17,8 @@ IMAGE ?= weir
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
 STAMP = -X github.com/weirproxy/weir/internal/version.linked=$(VERSION) -X github.com/weirproxy/weir/internal/version.revision=$(REVISION)
-# With one set of flags the programs share their compiled packages. The tag leaves out grpc's pages of traces: with their templates
-# the linker would keep every method of every library.
+# With one set of flags the programs share their compiled packages. The tag leaves out grpc's pages
+# of traces: with their templates the linker would keep every method of every library.
 BUILD = CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -ldflags='-s -w $(STAMP)' -o bin/
 BENCH ?= .
 BENCHFLAGS ?= -benchmem
@@ -25,26 +26,28 @@ TESTFLAGS ?=
 GORACE ?=
 ARGS ?=
 
-# The race detector needs a C compiler; without one the tests run without the detector, except in CI.
+# The race detector needs a C compiler; without one the tests run without the detector, except in
+# CI.
 RACE = $$(if [ "$$(go env CGO_ENABLED)" = 1 ] || [ -n "$${CI:-}" ]; then echo -race; else echo "no C compiler: tests run without the race detector" >&2; fi)
 
 # pkg/algorithms has no goroutines: the race detector would only make its tests five times slower.
 PURE := pkg/algorithms
-# The packages whose tests are built from the code under test. The tests below test/ start programs. `go test` does not see a change
-# of a program, so never take those results from the cache.
+# The packages whose tests are built from the code under test. The tests below test/ start programs.
+# `go test` does not see a change of a program, so never take those results from the cache.
 UNITS = $$(go list ./... | grep -v -e '/weir/test/' -e '/weir/$(PURE)$$')
-# Sets ENVOY to a real Envoy and REDIS_SERVER to a real Redis. Where one is missing the script says so, and tests that need it skip, or
-# fail where WEIR_REQUIRE names it.
+# Sets ENVOY to a real Envoy and REDIS_SERVER to a real Redis. Where one is missing the script says
+# so, and tests that need it skip, or fail where WEIR_REQUIRE names it.
 FIND = for part in envoy redis; do if path=$$(scripts/$$part.sh); then \
 	case $$part in envoy) export ENVOY="$$path" ;; redis) export REDIS_SERVER="$$path" ;; esac; fi; done
 # The same of CHROMIUM, for the tests of the admin page.
 FIND_CHROMIUM = if path=$$(scripts/chromium.sh); then export CHROMIUM="$$path"; fi
 
-# Runs commands, each shown; all run, and `ended` fails when one failed. Without the trap an interrupt would end one command alone: `go test`
-# exits like a test that failed.
+# Runs commands, each shown; all run, and `ended` fails when one failed. Without the trap an
+# interrupt would end one command alone: `go test` exits like a test that failed.
 RUN = failed=0; trap 'exit 130' INT; run() { (set -x; "$$@") || failed=1; }; ended() { exit "$$failed"; }
 
-# Most tests wait for programs and timers more than they compute, so more of them run at once than there are cores.
+# Most tests wait for programs and timers more than they compute, so more of them run at once than
+# there are cores.
 PARALLEL = -parallel $$((3 * $$(getconf _NPROCESSORS_ONLN)))
 # `make check` vets.
 GOTEST = go test -vet=off $(PARALLEL) $(TESTFLAGS) -timeout 15m
@@ -100,8 +103,9 @@ pictures: ## Make the pictures of the admin page in docs/images anew, after 3 mi
 	@$(FIND); $(FIND_CHROMIUM); cd deploy && PICTURES=3m go test -count=1 -run TestPictures -timeout 10m ./page
 
 .PHONY: e2e
-# RACE_DETECTOR gives the race detector to the programs under test. The tests themselves do without, which saves a third of their CPU.
-# With -short, tests for which another server of Envoy's calls changes nothing skip.
+# RACE_DETECTOR gives the race detector to the programs under test. The tests themselves do without,
+# which saves a third of their CPU. With -short, tests for which another server of Envoy's calls
+# changes nothing skip.
 e2e: ## Run the end-to-end tests, and some also over grpc-go; TESTFLAGS=-v names each as it runs
 	@$(FIND); $(RUN); race=$(RACE); export RACE_DETECTOR=$$race; \
 		run $(filter-out -count=1,$(GOTEST)) -count=1 $$race ./test/parts/... ./test/demo/...; \

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Usage: bom.sh VERSION PROGRAM…
-# Writes PROGRAM.bom.json, a software bill of materials, beside each program. Fails when a module that `go version -m` prints for the
-# program is not in the bill.
+# Writes PROGRAM.bom.json, a software bill of materials, beside each program. Fails when a module
+# that `go version -m` prints for the program is not in the bill.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -10,7 +10,8 @@ shift
 go build -C tools -o ../bin/bom ./bom
 bin/bom -version "$version" "$@"
 for program; do
-	# A line `=>` names the module that replaces the one before it; a directory has the version (devel) and no name.
+	# A line `=>` names the module that replaces the one before it; a directory has the version
+	# (devel) and no name.
 	modules=$(go version -m "$program" | awk '
 		$1 == "dep" { if (module) print module; module = $2 "@" $3 }
 		$1 == "=>" && $3 != "(devel)" { module = $2 "@" $3 }

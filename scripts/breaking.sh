@@ -1,6 +1,7 @@
 #!/bin/sh
-# Fails when a client written for the admin API of before would break on the one of this work tree. Before is the revision
-# $AGAINST, else the last release (a tag v*), else the commit before this one.
+# Fails when a client written for the admin API of before would break on the one of this work tree.
+# Before is the revision $AGAINST, else the last release (a tag v*), else the commit before this
+# one.
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Prints the path of a Chromium or Chrome: $CHROMIUM, else one on the PATH, else a copy in .cache/. The first call unpacks that copy from
-# the Debian package chromium and its dependencies that are not installed. Nothing is installed, and root is not needed. Without a Chromium,
-# the script names the missing part in one line on standard error and exits 1. May run several times at once: the copy appears in its place
-# whole or not at all.
+# Prints the path of a Chromium or Chrome: $CHROMIUM, else one on the PATH, else a copy in .cache/.
+# The first call unpacks that copy from the Debian package chromium and its dependencies that are
+# not installed. Nothing is installed, and root is not needed. Without a Chromium, the script names
+# the missing part in one line on standard error and exits 1. May run several times at once: the
+# copy appears in its place whole or not at all.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)

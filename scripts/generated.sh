@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fails when the generated code that is checked in differs from the output of `make generate`, and shows the difference. Changes
-# nothing in the work tree.
+# Fails when the generated code that is checked in differs from the output of `make generate`, and
+# shows the difference. Changes nothing in the work tree.
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Prints the path of h2load, the HTTP/2 load generator of nghttp2 that drives the gRPC benchmark. Installs h2load as root on a
-# Debian-like system, and nghttpd, the server of nghttp2 that the benchmark compares with. Elsewhere the script names the missing package
-# in one line on standard error and exits 1; the benchmark does without nghttpd.
+# Prints the path of h2load, the HTTP/2 load generator of nghttp2 that drives the gRPC benchmark.
+# Installs h2load as root on a Debian-like system, and nghttpd, the server of nghttp2 that the
+# benchmark compares with. Elsewhere the script names the missing package in one line on standard
+# error and exits 1; the benchmark does without nghttpd.
 set -eu
 
 install() { # a program and its package

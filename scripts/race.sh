@@ -1,9 +1,10 @@
 #!/bin/sh
-# Runs the arguments, a `go test -race`, and once more the packages in which the race detector itself crashed. In a bubble of
-# testing/synctest all timers share one context of the detector, and two threads can spoil the context (golang/go#78156, open in
-# Go 1.26). A crash is also a fault in code that is not of Go, or a signal that ends the process and prints the registers. A test
-# that fails, a data race, a panic or a test that takes too long gets no second try. One processor runs one thread at a time, so the
-# second try cannot crash in this way.
+# Runs the arguments, a `go test -race`, and once more the packages in which the race detector
+# itself crashed. In a bubble of testing/synctest all timers share one context of the detector, and
+# two threads can spoil the context (golang/go#78156, open in Go 1.26). A crash is also a fault in
+# code that is not of Go, or a signal that ends the process and prints the registers. A test that
+# fails, a data race, a panic or a test that takes too long gets no second try. One processor runs
+# one thread at a time, so the second try cannot crash in this way.
 set -u
 
 out=$(mktemp)

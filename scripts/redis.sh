@@ -1,8 +1,10 @@
 #!/bin/sh
-# Prints the path of a real redis-server, 6.2 or newer: $REDIS_SERVER, else redis-server or valkey-server on the PATH, else a copy in
-# .cache/. The first call unpacks that copy from the Debian packages redis-server and redis-tools and their dependencies. Nothing is
-# installed, no service is started, root is not needed. Without a Redis, the script names the missing part in one line on standard
-# error and exits 1. May run several times at once: the copy appears in its place whole or not at all.
+# Prints the path of a real redis-server, 6.2 or newer: $REDIS_SERVER, else redis-server or
+# valkey-server on the PATH, else a copy in .cache/. The first call unpacks that copy from the
+# Debian packages redis-server and redis-tools and their dependencies. Nothing is installed, no
+# service is started, root is not needed. Without a Redis, the script names the missing part in one
+# line on standard error and exits 1. May run several times at once: the copy appears in its place
+# whole or not at all.
 set -eu
 
 root=$(cd "$(dirname "$0")/.." && pwd)

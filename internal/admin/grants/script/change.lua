@@ -1,13 +1,15 @@
--- A change of grants. KEYS as in sync.lua. The script needs no command that an older Weir did not need.
--- ARGV has the change, the epoch of an empty Redis, the most grants, three instants, and then one of these rows. The caller's clock has been
--- past the first instant for the grace time. The second one is now by that clock. After the third one, by the clock of Redis, nothing changes: the
+-- A change of grants. KEYS as in sync.lua. The script needs no command that an older Weir did not
+-- need. ARGV has the change, the epoch of an empty Redis, the most grants, three instants, and then
+-- one of these rows. The caller's clock has been past the first instant for the grace time. The
+-- second one is now by that clock. After the third one, by the clock of Redis, nothing changes: the
 -- caller waits no more. 0 is no such instant.
 --   give     slot, until, JSON                   gives a grant, in place of the one in the slot.
 --   end      slot, the first bytes of the JSON   ends the grant in the slot if the JSON begins like that.
 --   restore  slot, until, JSON, start, …         gives grants in slots that have never changed in this epoch. With a start, gives the grant
 --                                                if the JSON in the slot begins like that.
 --   repair                                       begins a new epoch with the grants that are left, if some of the keys are lost.
--- Instants are Unix milliseconds. The answer is ok, full, unknown or late, and the value that was in the slot or "".
+-- Instants are Unix milliseconds. The answer is ok, full, unknown or late, and the value that was
+-- in the slot or "".
 if redis.replicate_commands then redis.replicate_commands() end -- Redis before version 7 needs this call to write after TIME
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -37,14 +39,16 @@ if slots ~= redis.call('ZCARD', changes) or had ~= (tonumber(known[4]) or 0) or 
 end
 epoch = epoch or ARGV[2]
 
--- Grants go for good when they have ended by the caller's clock for the grace time, and by the clock of Redis. Ten seconds are for clocks that
--- differ a little. So one wrong clock costs no grant.
+-- Grants go for good when they have ended by the caller's clock for the grace time, and by the
+-- clock of Redis. Ten seconds are for clocks that differ a little. So one wrong clock costs no
+-- grant.
 local function ended(by, most)
   return redis.call('ZRANGEBYSCORE', ends, '-inf', string.format('%.0f', math.min(now - 10000, tonumber(by))), 'LIMIT', 0, most)
 end
 for _, slot in ipairs(ended(ARGV[4], 1000)) do put(slot, '') end
 
--- Slots without a grant are forgotten a while later. A process that knows only older versions reads all grants.
+-- Slots without a grant are forgotten a while later. A process that knows only older versions reads
+-- all grants.
 local has = redis.call('ZCARD', ends)
 if redis.call('ZCARD', changes) > 2 * has + 10000 then
   local old = redis.call('ZRANGE', changes, 0, 1999, 'WITHSCORES')

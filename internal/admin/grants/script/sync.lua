@@ -1,10 +1,13 @@
--- The changes of grants since a version. Writes nothing, so a server without free memory answers too.
--- KEYS[1] is a hash from slot to "UNTIL JSON", with the end in Unix milliseconds. The value is "" after the end of a grant. KEYS[2] is a sorted
--- set of the same slots by the version of the last change. KEYS[3] is a sorted set of slots with a grant, by the end. KEYS[4] is a hash
--- with epoch, version, floor, and the number of grants.
--- ARGV: the epoch and the version that the caller knows, the most changes to return, and 1 if the caller reads all grants now.
--- The answer has the epoch, the version, the version after which the changes come, the number of grants, and now in Unix milliseconds. For each change it has the slot,
--- the version and the value. The epoch is "" where nothing is, and "!" where some of the keys are lost.
+-- The changes of grants since a version. Writes nothing, so a server without free memory answers
+-- too. KEYS[1] is a hash from slot to "UNTIL JSON", with the end in Unix milliseconds. The value is
+-- "" after the end of a grant. KEYS[2] is a sorted set of the same slots by the version of the last
+-- change. KEYS[3] is a sorted set of slots with a grant, by the end. KEYS[4] is a hash with epoch,
+-- version, floor, and the number of grants.
+-- ARGV: the epoch and the version that the caller knows, the most changes to return, and 1 if the
+-- caller reads all grants now. The answer has the epoch, the version, the version after which the
+-- changes come, the number of grants, and now in Unix milliseconds. For each change it has the
+-- slot, the version and the value. The epoch is "" where nothing is, and "!" where some of the keys
+-- are lost.
 local meta = redis.call('HMGET', KEYS[4], 'epoch', 'version', 'floor', 'grants')
 local time = redis.call('TIME')
 local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))

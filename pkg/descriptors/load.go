@@ -42,8 +42,6 @@ type Options struct {
 
 	MaxBytes      int // maximum [Size] of all sources together; 0 means DefaultMaxBytes
 	MaxTableBytes int // maximum size of all tables together; 0 means DefaultMaxTableBytes
-
-	pieceBytes int // see split; 0 means the constant
 }
 
 // Source is one rule document in bytes, or a settings file that holds a list of rule documents.
@@ -85,6 +83,11 @@ func shownName(file string) string { return strings.ToValidUTF8(file, "\uFFFD") 
 // Options.MaxBytes and Options.MaxTableBytes. Load refuses a source above that bound unread, and
 // goes on without it.
 func Load(sources []Source, o Options) (*Rules, []Warning, error) {
+	return loadInPieces(sources, o, pieceBytes)
+}
+
+// loadInPieces is Load with pieces of at least size bytes, see split.
+func loadInPieces(sources []Source, o Options, size int) (*Rules, []Warning, error) {
 	var (
 		mistakes Errors
 		warnings []Warning
@@ -94,15 +97,15 @@ func Load(sources []Source, o Options) (*Rules, []Warning, error) {
 		tables   = &tables{known: make(map[*Table]bool)}
 		dates    = &calendars{}
 		paths    int
-		size     int // of the sources so far
+		together int // size of the sources so far
 	)
 	for _, s := range sources {
 		r := &reader{
-			file: shownName(s.Name), source: &s, options: o, keys: make(map[form][2][]string),
+			file: shownName(s.Name), source: &s, options: o, keys: make(map[form][2][]string), piece: size,
 			merged: merged, tables: tables, calendars: dates, paths: &paths,
 		}
 		readers = append(readers, r)
-		for _, d := range r.documents(s, &size) {
+		for _, d := range r.documents(s, &together) {
 			if first := rules.domains[d.Name]; first != nil && first != d.Domain {
 				r.errs = append(r.errs, Error{File: d.File, Line: d.Line, Path: d.path, Text: fmt.Sprintf(
 					"domain %s is defined already, at %s: a domain must be one document", quote(d.Name), position(first.File, first.Line))})

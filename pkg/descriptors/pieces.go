@@ -2,7 +2,6 @@ package descriptors
 
 import (
 	"bytes"
-	"cmp"
 	"iter"
 
 	"go.yaml.in/yaml/v3"
@@ -84,7 +83,7 @@ func (r *reader) parseInPieces(data []byte) (value, bool) {
 	if r.source.Settings || r.source.Generated {
 		return value{}, false
 	}
-	rest, p := split(data, cmp.Or(r.options.pieceBytes, pieceBytes))
+	rest, p := split(data, r.piece)
 	var doc yaml.Node
 	if p == nil || decodeNode(rest, &doc) != nil || !lacksDescriptors(doc.Content[0]) {
 		return value{}, false

@@ -15,7 +15,7 @@ import (
 func checkPieces(t *testing.T, s Source) {
 	t.Helper()
 	want, wantWarnings, wantErr := Load([]Source{s}, Options{})
-	got, warnings, err := Load([]Source{s}, Options{pieceBytes: 1})
+	got, warnings, err := loadInPieces([]Source{s}, Options{}, 1)
 	if (err == nil) != (wantErr == nil) {
 		t.Fatalf("in pieces: error %v; want %v", err, wantErr)
 	}

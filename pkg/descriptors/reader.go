@@ -34,6 +34,7 @@ type reader struct {
 	calendars *calendars           // of all sources
 	named     map[string]*Table    // of this source, by the name in the document; nil after a mistake
 
+	piece  int     // the size of a piece, see split
 	pieces *pieces // of the descriptors of the document; nil: they are in its nodes
 
 	paths *int // bytes of the paths and levels of all rules of all sources so far

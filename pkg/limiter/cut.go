@@ -68,13 +68,13 @@ func (v *Verdict) cut(limit *descriptors.Limit) {
 // are the first charges of a transaction.
 func (v *Verdict) passSlots() {
 	all := len(v.charges)
-	for i := range all {
-		if v.terms[i].cut == 0 {
+	for n := range all {
+		end := &v.charges[n]
+		if end.Hold == nil || end.Hold.Phase != algorithms.HoldEnd {
 			continue
 		}
-		for n := range all {
-			end := &v.charges[n]
-			if end.Hold == nil || end.Hold.Phase != algorithms.HoldEnd || !bytes.Equal(end.Key, v.charges[i-1].Key) {
+		for i := range all {
+			if v.terms[i].cut == 0 || !bytes.Equal(end.Key, v.charges[i-1].Key) {
 				continue
 			}
 			slot := v.slot(end)
@@ -82,6 +82,7 @@ func (v *Verdict) passSlots() {
 			slot.Hits, slot.Hold = 0, &v.parts.holds[len(v.parts.holds)-1]
 			v.charges = append(v.charges, slot)
 			v.terms = append(v.terms, term{limit: v.terms[i].limit, hold: int32(len(v.parts.holds)), frees: true})
+			break // once, for all begins of the key
 		}
 	}
 }

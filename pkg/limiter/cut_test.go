@@ -277,3 +277,32 @@ func TestADeniedSlotTellsTheWaitOfItsLimit(t *testing.T) {
 		}
 	})
 }
+
+// An end frees a slot once, however many begins of its key are in the request.
+func TestARequestOfManyEndsAndBeginsHasBoundedCharges(t *testing.T) {
+	s := &counting{Store: newMemory(t)}
+	f := newFixtureOn(t, s, `domain: edge
+descriptors:
+  - key: user
+    rate_limit: {unit: hour, requests_per_unit: 10, hold: {begin: r, end: d, at_most: 1m}}
+`, limiter.Options{})
+	r := &limiter.Request{Domain: "edge"}
+	for i := range 500 {
+		r.Descriptors = append(r.Descriptors, request("edge", fmt.Sprintf("user=a,r=%d hits=11", i), fmt.Sprintf("user=a,d=%d hits=1", i)).Descriptors...)
+	}
+	f.check(r)
+	if s.most < 1500 || s.most > limiter.MaxCharges {
+		t.Errorf("the store got %d charges of one request", s.most)
+	}
+}
+
+// counting is a store that counts the charges of its largest transaction.
+type counting struct {
+	store.Store
+	most int
+}
+
+func (c *counting) TakeNow(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
+	c.most = max(c.most, len(charges))
+	return c.Store.TakeNow(charges, decisions)
+}

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs the arguments, a `go test`, for the tests in files that import internal/testing/race,
-# storetest or linear, without the race
-# detector: with it such a test does a tenth of its work, or nothing.
+# storetest or linear, without the race detector: with it such a test does a tenth of its work, or
+# nothing.
 set -eu
 cd "$(dirname "$0")/.."
 

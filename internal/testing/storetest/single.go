@@ -181,7 +181,7 @@ func largestLimits(t *testing.T, e Env) {
 		}
 		e.wantRemaining(t, c, algorithms.MaxHits)
 		if a.HasWindows() {
-			c.Key, c.Hits = []byte("large"), algorithms.MaxHits
+			c.Key, c.Hits, c.Exact = []byte("large"), algorithms.MaxHits, true // not leased, as a budget is not
 			c.Limit.SetPerPeriod(algorithms.MaxCount)
 			for i := range uint64(4) {
 				e.wantAdmitted(t, true, c)

@@ -50,7 +50,7 @@ func (f form) keys() (original, own []string) {
 		}
 		return original, own
 	case holdForm:
-		return nil, []string{"begin", "end", "pair", "at_most", "estimate"}
+		return nil, []string{"begin", "end", "pair", "at_most", "on_run_out", "estimate"}
 	case estimateForm:
 		return nil, []string{"learned"}
 	case learnedForm:

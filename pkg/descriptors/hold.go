@@ -100,6 +100,7 @@ func (t *tree) readHold(v value, fs fields, l *limit) {
 		}
 	}
 	l.AtMost = t.atMost(in, at)
+	l.GivesBack = t.onRunOut(in, l.Algorithm)
 	t.readEstimate(in, &l.Limit)
 	if c, ok := fs.get("count_rejected"); ok && l.Algorithm == algorithms.Concurrency {
 		t.fail(c, "has no meaning for concurrency, must be left out: a denied request holds nothing")
@@ -147,6 +148,25 @@ func (t *tree) atMost(fs fields, v value) time.Duration {
 		return 0
 	}
 	return t.duration(at)
+}
+
+// onRunOut reports whether on_run_out says that held hits come back.
+func (t *tree) onRunOut(fs fields, a algorithms.Algorithm) bool {
+	at, given := fs.get("on_run_out")
+	if !given {
+		return false
+	}
+	text, ok := t.text(at)
+	switch {
+	case !ok:
+	case a == algorithms.Concurrency:
+		t.fail(at, "has no meaning for concurrency, must be left out: slots are always free after at_most")
+	case text == "give_back":
+		return true
+	case text != "keep":
+		t.fail(at, "is %s, must be keep or give_back", quote(text))
+	}
+	return false
 }
 
 // checkHolds records mistakes about holders, once the descriptors below are decoded.

@@ -28,8 +28,9 @@ type Limit struct {
 
 	// AtMost is how long a holder is known at most, a millisecond to algorithms.MaxPeriod; 0 for a
 	// limit without holders. See Rule.Begin.
-	AtMost   time.Duration
-	Estimate Estimate // of a limit with holders
+	AtMost    time.Duration
+	Estimate  Estimate // of a limit with holders
+	GivesBack bool     // of a rate limit with holders: held hits come back when AtMost is over without an end
 
 	WarnAt Marks // at which a key gets a notice
 
@@ -51,6 +52,7 @@ const (
 	hasMoney    = 5
 	hasPrices   = 6
 	hasEstimate = 7
+	givesBack   = 8
 )
 
 // appendMeaning appends all exported fields of a limit in a rule, and the meaning of its table.
@@ -74,6 +76,9 @@ func (l *Limit) appendMeaning(dst []byte) []byte {
 	}
 	if l.Estimate != (Estimate{}) {
 		dst = binary.AppendUvarint(binary.AppendUvarint(append(dst, hasEstimate), uint64(l.Estimate.Quantile)), uint64(l.Estimate.Ceiling))
+	}
+	if l.GivesBack {
+		dst = append(dst, givesBack)
 	}
 	dst = appendFlags(dst, l.CountRejected)
 	for _, n := range [...]uint64{

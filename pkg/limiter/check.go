@@ -333,7 +333,7 @@ func (l *Limiter) add(c *charging, limit *descriptors.Limit, key []byte) {
 	charge.OnError, charge.Exact = l.onError(limit.OnStoreError), !l.leased(limit.Sharing)
 	held := 0
 	if phase != 0 && limit.AtMost > 0 {
-		v.parts.holds = append(v.parts.holds, store.Hold{Phase: phase, Holder: c.holder.id, AtMost: limit.AtMost})
+		v.parts.holds = append(v.parts.holds, store.Hold{Phase: phase, Holder: c.holder.id, AtMost: limit.AtMost, GivesBack: limit.GivesBack})
 		held = len(v.parts.holds)
 		charge.Hold, charge.Exact, charge.Hits = &v.parts.holds[held-1], true, hits
 		if phase.Begins() && s.Rule.Pairs() {

@@ -58,6 +58,7 @@ func (l *Limiter) override(o *Override, i int, like *descriptors.Limit) (limit d
 		)
 	}
 	limit.OnStoreError, limit.Sharing, limit.AtMost = like.OnStoreError, descriptors.SharingExact, like.AtMost
+	limit.GivesBack = like.GivesBack
 	if err := limit.Validate(); err != nil {
 		return limit, &InvalidError{[]Violation{violation(FieldOverride, i, "%v", err)}}
 	}

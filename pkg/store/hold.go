@@ -43,6 +43,11 @@ type Hold struct {
 
 	AtMost time.Duration // from the begin on, at least a millisecond: the holder is then forgotten; held hits of Concurrency are free
 
+	// GivesBack says that the hits of a begin come back when AtMost is over without an end. The hits
+	// come back once, as algorithms.GiveBack has it; under Concurrency in any case. The next charge or peek of the state with GivesBack finds them back. Of more than 64
+	// holders that run out at once, some may come back at a later one.
+	GivesBack bool
+
 	// Was receives the live hold as the charge found it, after a Take or a Peek. A store that cannot
 	// tell leaves the zero value.
 	Was algorithms.Hold

@@ -84,7 +84,7 @@ func Limit(l *descriptors.Limit) *adminv1.Limit {
 		out.Period = durationpb.New(l.Period)
 	}
 	if l.AtMost > 0 {
-		out.AtMost = durationpb.New(l.AtMost)
+		out.AtMost, out.GivesBack = durationpb.New(l.AtMost), l.GivesBack
 	}
 	if l.Estimate.Learns() {
 		out.Learned = &adminv1.LearnedEstimate{Quantile: l.Estimate.Quantile, Ceiling: l.Estimate.Ceiling}

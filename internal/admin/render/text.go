@@ -93,6 +93,9 @@ func LimitText(l *adminv1.Limit) string {
 	}
 	if l.GetAtMost() != nil {
 		text += ", held at most " + periodText(l.GetAtMost().AsDuration())
+		if l.GetGivesBack() {
+			text += ", then given back"
+		}
 	}
 	if e := l.GetLearned(); e != nil {
 		percent := descriptors.Estimate{Quantile: e.GetQuantile()}.Percent()

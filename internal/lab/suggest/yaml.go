@@ -87,6 +87,8 @@ type hold struct {
 	Pair   string `yaml:"pair,omitempty"`
 	AtMost string `yaml:"at_most"`
 
+	OnRunOut string `yaml:"on_run_out,omitempty"`
+
 	Estimate *estimate `yaml:"estimate,omitempty"`
 }
 
@@ -264,6 +266,9 @@ func (s *Shape) rateLimit(l *Limit) rateLimit {
 	holds := l.of.AtMost > 0
 	if holds {
 		out.Hold = &hold{Begin: s.rule.Begin, End: s.rule.End, AtMost: l.of.AtMost.String(), Estimate: estimateOf(&l.of)}
+		if l.of.GivesBack {
+			out.Hold.OnRunOut = "give_back"
+		}
 		if s.rule.Pairs() {
 			out.Hold.Begin, out.Hold.End, out.Hold.Pair = "", "", s.rule.Begin
 		}

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -32,6 +33,8 @@ type taken struct {
 type holder struct {
 	holder store.Holder
 	hold   algorithms.Hold
+	gives  bool             // the hits come back when the holder runs out,
+	limit  algorithms.Limit // under this limit
 }
 
 // Equal reports whether two keys are the same.
@@ -148,11 +151,37 @@ func (k Key) note(c *store.Charge, now algorithms.Instant, passed bool) Key {
 	if c.Hold == nil {
 		return k
 	}
-	after := k.hold(c, now).After(c.Hold.Phase, c.Limit, now, c.Hits, c.Hold.AtMost, passed)
+	was := k.hold(c, now)
+	after := was.After(c.Hold.Phase, c.Limit, now, c.Hits, c.Hold.AtMost, passed)
+	gives := c.Hold.GivesBack
+	if after == was { // the holder is as its begin left it
+		for _, h := range k.holds {
+			if h.holder == c.Hold.Holder {
+				gives = h.gives
+			}
+		}
+	}
 	k.holds = slices.DeleteFunc(slices.Clone(k.holds), func(h holder) bool { return h.holder == c.Hold.Holder })
 	if after != (algorithms.Hold{}) {
-		k.holds = append(k.holds, holder{c.Hold.Holder, after})
+		k.holds = append(k.holds, holder{c.Hold.Holder, after, gives, c.Limit})
 		slices.SortFunc(k.holds, func(x, y holder) int { return slices.Compare(x.holder[:], y.holder[:]) })
+	}
+	return k
+}
+
+// runOut returns the key after holders that give back have run out at now. The hits come back in
+// order, each at the instant at which its holder ran out. Such a holder is forgotten.
+func (k Key) runOut(now algorithms.Instant) Key {
+	holds := slices.Clone(k.holds)
+	slices.SortStableFunc(holds, func(x, y holder) int { return cmp.Compare(x.hold.Until, y.hold.Until) })
+	for _, h := range holds {
+		if !h.gives || h.hold.Until > now || h.limit.Algorithm == algorithms.Concurrency {
+			continue
+		}
+		k.holds = slices.DeleteFunc(slices.Clone(k.holds), func(o holder) bool { return o.holder == h.holder })
+		if h.hold.Status == algorithms.HoldHeld && !k.Unused() {
+			k = k.giveBack(&store.Charge{Limit: k.Limit}, h.hold.Hits, h.hold.At, h.hold.Until)
+		}
 	}
 	return k
 }

@@ -78,6 +78,7 @@ func (m Keys) TakeWith(
 	charges []store.Charge, now algorithms.Instant, decide func(Name, Key, algorithms.Decision) algorithms.Decision,
 ) Answer {
 	charges = Copy(charges)
+	m.runOut(charges, now)
 	m.carry(charges, now, false)
 	defer m.carry(charges, now, true)
 	m.pair(charges, now)
@@ -121,6 +122,16 @@ func (m Keys) TakeWith(
 		}
 	}
 	return a
+}
+
+// runOut gives hits back whose holders have run out. A store may wait with a state until a charge
+// that gives back comes to it, if the hits then are the same.
+func (m Keys) runOut(charges []store.Charge, now algorithms.Instant) {
+	for i := range charges {
+		if name := NameOf(&charges[i]); len(m[name].holds) > 0 {
+			m.put(name, m[name].runOut(now))
+		}
+	}
 }
 
 // pair says which charges of HoldPair are ends: all of a holder that holds under one of these.

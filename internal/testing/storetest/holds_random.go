@@ -18,6 +18,8 @@ func holdRandomCases() []Case {
 		{"holders_taken_together_are_held_exactly", holdersTogether},
 		{"random_holders_are_decided_as_a_plain_second_store_decides_them", func(t *testing.T, e Env) { asModel(t, e, randomHolds, true) }},
 		{"random_holders_taken_together_are_decided_as_alone", func(t *testing.T, e Env) { togetherAsModel(t, e, randomHolds) }},
+		{"random_hits_that_come_back_are_those_of_a_plain_second_store", func(t *testing.T, e Env) { asModel(t, e, randomReturns, true) }},
+		{"random_hits_that_come_back_do_so_once_of_holders_taken_together", func(t *testing.T, e Env) { togetherAsModel(t, e, randomReturns) }},
 	}
 }
 

@@ -217,6 +217,18 @@ func (e Env) sized(charges []store.Charge) []store.Charge {
 	return charges
 }
 
+// randomReturns returns charges as randomHolds does, all with holders whose hits come back.
+func randomReturns(r *rand.Rand) []store.Charge {
+	charges := randomHolds(r)
+	for i := range charges {
+		if c := &charges[i]; c.Hold == nil {
+			c.Hold = &store.Hold{Phase: algorithms.HoldBegin, Holder: store.HolderOf([]byte{byte(r.IntN(40))}), AtMost: 20 * time.Second}
+		}
+		charges[i].Hold.GivesBack = true
+	}
+	return charges
+}
+
 // randomHolds returns random charges, most of them with one of few holders.
 func randomHolds(r *rand.Rand) []store.Charge {
 	charges := randomCharges(r)

@@ -131,6 +131,7 @@ func (s *Store) setHoldLocked(sh *shard, key digest, n uint32, c *store.Charge, 
 	slots := c.Limit.Algorithm == algorithms.Concurrency
 	if n != 0 && !slots {
 		sh.holders.change(n, hold, now)
+		sh.returnLocked(n, key, c)
 		return
 	}
 	if r.holds == 0 && !s.claimHoldsLocked(r, 1, sh, now) {
@@ -140,7 +141,7 @@ func (s *Store) setHoldLocked(sh *shard, key digest, n uint32, c *store.Charge, 
 		return
 	}
 	if !slots {
-		sh.holders.remember(key.tag(), &c.Hold.Holder, hold)
+		sh.returnLocked(sh.holders.remember(key.tag(), &c.Hold.Holder, hold), key, c)
 	}
 	r.holds--
 }
@@ -346,7 +347,7 @@ func (sh *shard) holdHitsLocked(s *Store, key digest, place int, c *store.Charge
 	}
 	hold.Was, hold.Now, *d, slot.state = was, now, decided, state
 	if next != was {
-		sh.holders.set(key.tag(), n, &hold.Holder, next, now)
+		sh.returnLocked(sh.holders.set(key.tag(), n, &hold.Holder, next, now), key, c)
 	}
 	sh.notedLocked(place, c, e, decided.Allowed, now)
 	return true
@@ -385,7 +386,7 @@ func (sh *shard) holdLogLocked(s *Store, key digest, place int, c *store.Charge,
 	}
 	hold.Was, hold.Now, *d = was, now, decided
 	if next != was {
-		sh.holders.set(key.tag(), n, &hold.Holder, next, now)
+		sh.returnLocked(sh.holders.set(key.tag(), n, &hold.Holder, next, now), key, c)
 	}
 	sh.notedLocked(place, c, e, decided.Allowed, now)
 	return true

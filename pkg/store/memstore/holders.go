@@ -74,6 +74,7 @@ type holders struct {
 	kinds    [1 << kindBits]int // records of each kind
 	spent    holderList         // denied and ended ones, the oldest first
 	anySpent *atomic.Bool       // whether there is one
+	back     *returns           // holders whose hits come back; nil: none
 	due      algorithms.Instant // no record of a rate limit runs out before; valid if there is one
 	rests    algorithms.Instant // no pass over all to make room before
 	all      *atomic.Int64      // records of the whole store, and claimed ones
@@ -239,6 +240,9 @@ func parent(n int) int { return n &^ (1 << (bits.Len(uint(n)) - 1)) }
 
 // shrink gives memory back of chunks without records, if these are the majority, and of buckets.
 func (h *holders) shrink() {
+	if h.back != nil && h.back.first == 0 {
+		h.back = nil // a map keeps its room
+	}
 	if cap(h.buckets) > 4*len(h.buckets) {
 		h.buckets = append(make([]uint32, 0, len(h.buckets)), h.buckets...)
 	}

@@ -85,22 +85,24 @@ func (l *limits) shrink() (renumbered []uint16) {
 }
 
 // set makes a hold the hold of a holder of a rate limit, in record n. If n is 0 the holder gets a
-// new record, which the caller has claimed.
-func (h *holders) set(t stateTag, n uint32, holder *store.Holder, hold algorithms.Hold, now algorithms.Instant) {
-	if n != 0 {
-		h.change(n, hold, now)
-	} else {
-		h.remember(t, holder, hold)
+// new record, which the caller has claimed. set returns the record.
+func (h *holders) set(t stateTag, n uint32, holder *store.Holder, hold algorithms.Hold, now algorithms.Instant) uint32 {
+	if n == 0 {
+		return h.remember(t, holder, hold)
 	}
+	h.change(n, hold, now)
+	return n
 }
 
-// remember adds a holder of a rate limit. The caller must have claimed the record in all.
-func (h *holders) remember(t stateTag, holder *store.Holder, hold algorithms.Hold) {
+// remember adds a holder of a rate limit, and returns its record. The caller must have claimed the
+// record in all.
+func (h *holders) remember(t stateTag, holder *store.Holder, hold algorithms.Hold) uint32 {
 	kind := holderKind(hold.Status)
 	n := h.add(holderRecord{holder: *holder, state: t | stateTag(kind), at: hold.At, until: hold.Until, hits: hold.Hits})
 	if kind.spent() {
 		h.spend(n)
 	}
+	return n
 }
 
 // spend puts record n to the end of the spent ones.
@@ -122,6 +124,7 @@ func (h *holders) unspend(n uint32) {
 // change makes a hold the record n of a rate limit, which may have run out before now.
 func (h *holders) change(n uint32, hold algorithms.Hold, now algorithms.Instant) {
 	r := h.of(n)
+	h.keepHits(n)
 	if r.kind().spent() {
 		h.unspend(n)
 	} else if r.until <= now {
@@ -140,6 +143,7 @@ func (h *holders) change(n uint32, hold algorithms.Hold, now algorithms.Instant)
 
 // forget removes record n of a rate limit.
 func (h *holders) forget(n uint32) {
+	h.keepHits(n)
 	if h.of(n).kind().spent() {
 		h.unspend(n)
 	}
@@ -214,6 +218,10 @@ func (h *holders) sweep(from int, now algorithms.Instant) (next int) {
 		h.seen++
 		if r.until > now {
 			h.due = min(h.due, r.until)
+			continue
+		}
+		if h.returns(n) { // the next touch of the shard forgets it
+			h.due = now
 			continue
 		}
 		if !r.kind().spent() {

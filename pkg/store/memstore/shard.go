@@ -14,14 +14,14 @@ import (
 type shard struct {
 	mu         sync.Mutex // guards all below
 	latest     algorithms.Instant
-	epoch      int64 // of the clock that told the instants of the states
+	epoch      int64              // of the clock that told the instants of the states
+	returns    algorithms.Instant // no hits of holders come back before; 0: none are to come back
 	table      table
 	limits     limits
 	logs       logs
 	candidates candidates
 	heard      []heard // see Continue; nil before the first
 	holders    holders
-	_          [16]byte
 }
 
 // maxShardKeys is the bound of keys in a shard, so that each key can have a limit of its own. One
@@ -43,6 +43,9 @@ func (sh *shard) instantOfLocked(s *Store, c *clock) algorithms.Instant {
 		sh.followLocked(s, c)
 	}
 	sh.latest = max(sh.latest, c.now())
+	if sh.returns != 0 && sh.returns <= sh.latest {
+		s.runOutLocked(sh)
+	}
 	return sh.latest
 }
 

@@ -21,6 +21,7 @@ import (
 //	keys     instant of the states (8 bytes, Unix ns), records
 //	lines    instant of the holders (8 bytes, Unix ns), records of keys of concurrency
 //	holders  instant (8 bytes, Unix ns), records of holders of rate limits
+//	returns  instant (8 bytes, Unix ns), records of holders whose hits come back; none without such
 //	beside   length of a record of another store (uvarint), the record, and so on
 //	end      number of records of this store (8 bytes)
 //
@@ -38,7 +39,7 @@ import (
 //
 // The record of a key of concurrency has the number of its holders, or of some of these, in place
 // of the state. The record of a holder of a rate limit begins with the tag of its state and its
-// kind (8 bytes). A holder is the name (16 bytes), hits, the age of the begin, and the time until
+// kind (8 bytes). If its hits come back, it begins with the digest. A holder is the name (16 bytes), hits, the age of the begin, and the time until
 // the holder runs out. Both times count from the section's instant, as signed varints. Version 1
 // has no holders.
 const (
@@ -52,6 +53,7 @@ const (
 	sectionLines   = 4
 	sectionHolders = 5
 	sectionBeside  = 6
+	sectionReturns = 7
 
 	hashSip = 1 // SipHash-2-4 with 128 bits
 

@@ -37,6 +37,12 @@ func (s *Store) Load(r io.Reader) (Loaded, error) {
 		return Loaded{}, err
 	}
 	s.hashKey = in.key
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		sh.returns = 1 // the next touch looks
+		sh.mu.Unlock()
+	}
 	forgotten := int(s.metrics.evicted.Load() - evicted)
 	in.loaded.Keys -= forgotten
 	in.loaded.NoRoom += forgotten
@@ -109,7 +115,7 @@ func (in *snapshotReader) read() error {
 			return err
 		}
 		switch kind {
-		case sectionKeys, sectionLines, sectionHolders:
+		case sectionKeys, sectionLines, sectionHolders, sectionReturns:
 			if err := in.readRecords(kind); err != nil {
 				return err
 			}
@@ -158,6 +164,8 @@ func (in *snapshotReader) readRecords(kind byte) error {
 			in.readLine(f)
 		case sectionHolders:
 			in.readHolder(f)
+		case sectionReturns:
+			in.readReturning(f)
 		}
 	}
 	if f.failed {
@@ -184,10 +192,7 @@ func (in *snapshotReader) readKey(f *fields) {
 
 // keyOf reads the begin of a record.
 func (in *snapshotReader) keyOf(f *fields) loadedKey {
-	k := loadedKey{key: digest{hi: f.uint64()}}
-	var lo [8]byte
-	copy(lo[:], f.bytes(digestSize-8))
-	k.key.lo = binary.LittleEndian.Uint64(lo[:]) << digestBits
+	k := loadedKey{key: f.digest()}
 	k.denied = deniedHits(f.byte())
 	switch number := f.uvarint(); {
 	case number < uint64(len(in.limits)):
@@ -198,8 +203,17 @@ func (in *snapshotReader) keyOf(f *fields) loadedKey {
 	default:
 		f.failed = true
 	}
-	f.failed = f.failed || k.key.hi == 0
 	return k
+}
+
+// digest reads a digest; one of no key is a failure.
+func (f *fields) digest() digest {
+	d := digest{hi: f.uint64()}
+	var lo [8]byte
+	copy(lo[:], f.bytes(digestSize-8))
+	d.lo = binary.LittleEndian.Uint64(lo[:]) << digestBits
+	f.failed = f.failed || d.hi == 0
+	return d
 }
 
 // putState puts a state of the section into the store.
@@ -315,6 +329,22 @@ func (in *snapshotReader) readHolder(f *fields) {
 	sh := &in.store.shards[int(state>>kindBits)&(1<<shardBits-1)&(len(in.store.shards)-1)]
 	in.join(sh, &r, func() bool {
 		sh.holders.remember(r.tag(), &r.holder, r.hold())
+		return true
+	})
+}
+
+// readReturning reads a holder whose hits come back, and puts it into the store. One that has run
+// out gives its hits back once Load is done.
+func (in *snapshotReader) readReturning(f *fields) {
+	key := f.digest()
+	r := in.holder(f)
+	r.state = key.tag() | stateTag(kindHeld)
+	if f.failed = f.failed || r.hits == 0; f.failed {
+		return
+	}
+	sh := in.store.shardOf(key)
+	in.join(sh, &r, func() bool {
+		sh.holders.returnLater(sh.holders.remember(r.tag(), &r.holder, r.hold()), key)
 		return true
 	})
 }

@@ -97,7 +97,8 @@ func drawCharges(rt *rapid.T) []store.Charge {
 				Holder: holderOf(rapid.IntRange(0, 3).Draw(rt, "holder")),
 				AtMost: rapid.SampledFrom([]time.Duration{time.Second, time.Minute, 24 * time.Hour}).Draw(rt, "at most"),
 
-				Estimate: rapid.Uint32Range(0, 3).Draw(rt, "estimate"),
+				Estimate:  rapid.Uint32Range(0, 3).Draw(rt, "estimate"),
+				GivesBack: rapid.Bool().Draw(rt, "gives back"),
 			}
 		}
 	}

@@ -65,6 +65,13 @@ type snapshotWriter struct {
 	lists   []listCopy
 	entries []algorithms.LogEntry
 	holders []holderRecord
+	backs   []returning
+}
+
+// returning is a holder whose hits come back, without a lock.
+type returning struct {
+	key digest
+	holderRecord
 }
 
 // listCopy is a key with a log or a line, without a lock.
@@ -145,13 +152,18 @@ func (o *snapshotWriter) next() {
 	}
 }
 
+func (o *snapshotWriter) digest(key digest) {
+	o.uint64(key.hi)
+	o.uint64(key.lo >> digestBits)
+	o.content = o.content[:len(o.content)-(8+8-digestSize)]
+}
+
 // record starts the record of a key.
 func (o *snapshotWriter) record(key digest, denied deniedHits, limit *algorithms.Limit) {
 	o.next()
 	o.saved.Keys++
-	o.uint64(key.hi)
-	o.uint64(key.lo >> digestBits)
-	o.content = append(o.content[:len(o.content)-3], byte(denied))
+	o.digest(key)
+	o.content = append(o.content, byte(denied))
 	number, known := o.numbers[*limit]
 	if known {
 		o.uvarint(number)
@@ -256,7 +268,7 @@ func (o *snapshotWriter) log(l *listCopy, entries []algorithms.LogEntry) {
 // copyHoldersLocked copies the holders of a shard. First come the lines of keys, then the holders
 // of rate limits that hold, then the spent ones, the oldest first. mu of the shard must be held.
 func (o *snapshotWriter) copyHoldersLocked(sh *shard) {
-	o.lists, o.holders = o.lists[:0], o.holders[:0]
+	o.lists, o.holders, o.backs = o.lists[:0], o.holders[:0], o.backs[:0]
 	h := &sh.holders
 	if h.count == 0 {
 		return
@@ -273,8 +285,13 @@ func (o *snapshotWriter) copyHoldersLocked(sh *shard) {
 		}
 	}
 	for n := range h.rates(0, len(h.chunks)) {
-		if h.of(n).kind() == kindHeld {
+		if h.of(n).kind() == kindHeld && !h.returns(n) {
 			o.holders = append(o.holders, *h.of(n))
+		}
+	}
+	if h.back != nil {
+		for n := h.back.first; n != 0; n = h.of(n).after {
+			o.backs = append(o.backs, returning{h.back.keys[n], *h.of(n)})
 		}
 	}
 	for n := h.spent.first; n != 0; n = h.of(n).after {
@@ -306,8 +323,16 @@ func (o *snapshotWriter) writeHolders(at algorithms.Instant) {
 		o.holder(&holders[i])
 	}
 	o.finish()
-	if cap(o.holders) > 4*keysPerShard {
-		o.holders = nil // one large shard must not keep its room
+	o.begin(sectionReturns, at)
+	for i := range o.backs {
+		o.next()
+		o.names++
+		o.digest(o.backs[i].key)
+		o.holder(&o.backs[i].holderRecord)
+	}
+	o.finish()
+	if cap(o.holders)+cap(o.backs) > 4*keysPerShard {
+		o.holders, o.backs = nil, nil // one large shard must not keep its room
 	}
 }
 

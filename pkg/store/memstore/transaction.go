@@ -166,7 +166,10 @@ func (t *transaction) lock(s *Store) algorithms.Instant {
 		now = max(now, s.shards[shard].instantOfLocked(s, c))
 	}
 	for _, shard := range t.shards {
-		s.shards[shard].latest = now
+		sh := &s.shards[shard]
+		if sh.latest = now; sh.returns != 0 && sh.returns <= now {
+			s.runOutLocked(sh)
+		}
 	}
 	return now
 }

@@ -267,7 +267,12 @@ func (c *call) appendHold(b []byte, i int) []byte {
 	if !c.ends(i) {
 		b[16] |= isBegun
 	}
-	b = append(b, byte(h.Phase))
+	phase := byte(h.Phase)
+	if c.gives(i) { // the script needs all functions
+		phase += givesBack
+		b[16] |= isEnding | isBegun
+	}
+	b = append(b, phase)
 	b = binary.LittleEndian.AppendUint32(b, uint32(h.record)+1)
 	b = binary.LittleEndian.AppendUint32(b, uint32(h.book)+1)
 	atMost := min(max(h.AtMost, 0), algorithms.MaxPeriod)

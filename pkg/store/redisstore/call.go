@@ -151,6 +151,9 @@ type hold struct {
 // Under Concurrency its hits are free.
 const release algorithms.HoldPhase = 5
 
+// givesBack is added to the phase of a charge that gives back.
+const givesBack = 16
+
 // pairedEnd is added to the status of a holder whose charge of HoldPair was the end.
 const pairedEnd = 8
 
@@ -193,11 +196,16 @@ func (c *call) alone() bool {
 // lone reports whether a call is one begin or one end, under a limit without a list. Redis applies
 // it at its own instant.
 func (c *call) lone() bool {
-	return len(c.holds) == 1 && c.action == take && c.charges[0].Limit.Algorithm != algorithms.SlidingWindowLog &&
+	return len(c.holds) == 1 && c.action == take && !c.gives(0) && c.charges[0].Limit.Algorithm != algorithms.SlidingWindowLog &&
 		(c.holds[0].Phase.Begins() || c.holds[0].Phase == algorithms.HoldEnd)
 }
 
 func (c *call) held(i int) bool { return len(c.holds) > 0 && c.holds[i].Phase != 0 }
+
+// gives reports whether charge i has a holder of a rate limit that gives back.
+func (c *call) gives(i int) bool {
+	return c.held(i) && c.holds[i].GivesBack && c.charges[i].Limit.Algorithm != algorithms.Concurrency
+}
 
 // ends reports whether charge i has a holder and is no begin.
 func (c *call) ends(i int) bool { return c.held(i) && !c.holds[i].Phase.Begins() }

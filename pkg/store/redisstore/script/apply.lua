@@ -51,7 +51,8 @@ for key = 1, #KEYS do
     local idle = is[3] and by.apply(was, is)
     if idle then redis.call('PEXPIREAT', KEYS[key], floor((idle + 999) / 1000) + later) end
   else
-    values[key] = pack('<I1', #was) .. was
+    local tells = told and told[key] or was
+    values[key] = pack('<I1', #tells) .. tells
     if is and by.write then
       local raw = by.write(is)
       if raw ~= was then
@@ -67,6 +68,9 @@ for key = 1, #KEYS do
       redis.call('DEL', KEYS[key])
     end
   end
+end
+if commands then
+  for i = 1, #commands do redis.call(spread(commands[i])) end
 end
 if carrying then carry_back() end
 return pack('<I1I8', 0, now) .. table.concat(values) .. table.concat(answer)

@@ -1,4 +1,6 @@
 if general % 4 >= 2 then
+  local run_out
+
   -- charge reads a charge, its key and its holder.
   local function charge()
     local key, algorithm, flags, requests, capacity, period, hits
@@ -10,10 +12,12 @@ if general % 4 >= 2 then
     end
     local phase, record, book, at_most, at, from, estimate, name
     phase, record, book, at_most, at, from, estimate, name, position = unpack('<' .. HOLD, request, position)
+    local returns = phase >= RETURNS
+    if returns then phase = phase - RETURNS end
     local c = { -- all fields, as a table takes time to grow
       key = key, flags = flags, requests = requests, capacity = capacity, period = period, hits = hits,
       phase = phase, record = record, book = book, at_most = at_most, at = at, from = from, name = name, by = by, id = record,
-      was = false, when = 0, estimate = estimate, paired = 0,
+      was = false, when = 0, estimate = estimate, paired = 0, returns = returns,
     }
     if by.slots then
       c.id, c.capacity = record .. name, at_most
@@ -28,11 +32,13 @@ if general % 4 >= 2 then
       end
       return c
     end
-    if before[key] == nil then load(key, algorithm, period, capacity) end
+    local first = before[key] == nil -- of the key: the caller then learns the value with the hits that come back
+    if first then load(key, algorithm, period, capacity) end
     if holders[record] == nil then
       local found = redis.call('MGET', KEYS[record], KEYS[book])
-      holders[record] = recorded(found[1], book, found[2])
+      holders[record] = recorded(found[1], book, found[2], record)
     end
+    if returns and first then run_out(c) end
     return c
   end
 
@@ -78,7 +84,14 @@ if general % 4 >= 2 then
   -- become makes r the holder of a charge.
   local function become(c, r)
     holders[c.id] = r
-    keep(c.record, c.book, r, c.at_most, c.name)
+    local returns
+    if c.returns then
+      local s, by = state[c.key], c.by
+      returns = r[4] + 2 * c.period
+      if s and by.idle then returns = math.max(returns, by.idle(s, c.period) + c.at_most) end
+      if returns > EXACT / 2 then returns = EXACT / 2 end
+    end
+    keep(c.record, c.book, r, c.at_most, c.name, returns)
   end
 
   -- born makes a new holder hold the hits of its begin, or makes it denied.
@@ -125,6 +138,31 @@ if general % 4 >= 2 then
         state[key] = state[key] and by.correct(state[key], c.requests, c.capacity, c.period, now, -hits, charged)
       elseif not by.windows or floor((charged - c.from) / c.period) == floor((at - c.from) / c.period) then
         take(key, c.requests, c.capacity, -hits, true)
+      end
+    end
+
+    -- run_out gives the hits of holders that have run out back, some at a time. All were charged to this book. A counter has a window of its
+    -- own.
+    function run_out(c)
+      local key, set, by = c.key, KEYS[c.book] .. RETURNING, c.by
+      local due = redis.call('ZRANGEBYSCORE', set, '-inf', string.format('%d', now), 'LIMIT', 0, 64)
+      if #due == 0 then return end
+      local b = books[c.book]
+      for i = 1, #due do
+        local name, _, hits, at = unpack(MEMBER, due[i])
+        if b and name == b[1] and (state[key] or by.open) then
+          local of = c
+          if by.own then -- under its own limit
+            of = {key = key, by = by, from = c.from, period = c.period}
+            of.requests, of.capacity = by.own(state[key])
+          end
+          give_back(of, hits, at, instant(c))
+        end
+      end
+      commands[#commands + 1] = {'ZREM', set, spread(due)}
+      if not by.open then
+        local s = state[key]
+        told[key] = s and (by.write and by.write(s) or pack(by.format, s[1], s[2], s[3], s[4], s[5])) or ''
       end
     end
 

@@ -48,7 +48,7 @@ if general >= 16 and general % 4 < 2 then
         before[key], state[key] = was or '', was and read(by, was, period, capacity)
         kept_by[key], period_of[key] = by, period
       end
-      r = recorded(found[2], book, found[3])
+      r = recorded(found[2], book, found[3], record)
       holders[record] = r
     end
 

@@ -36,6 +36,7 @@
 --   algorithm.content(s, period, now, capacity) returns the used hits, rounded down, and the rest in 1/period hits. algorithm.bucket is true if
 --     tokens miss that are used.
 --   algorithm.windows is true if refunds only reach hits of the same window. algorithm.dated is true if correct gives hits back.
+--   algorithm.own(s) returns the requests and the capacity of a state, for a bucket that hits come back to.
 -- A state is a table of the numbers of a record (see AppendRecord in package algorithms). An algorithm with a list also defines open
 -- and apply (sliding_window_log.lua). The algorithm of slots is concurrency.lua. algorithm.back(s, period) is for states whose weight depends on
 -- the place of the instant in a window. back makes the weight of this instant the weight of all. algorithm.rewind(s, period, capacity) has

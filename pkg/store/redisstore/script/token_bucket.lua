@@ -71,6 +71,10 @@ function algorithm.idle(s, period)
   return s[1] + q + floor((r + s[3]) / s[4]) + 1
 end
 
+if general % 8 >= 4 then
+  function algorithm.own(s) return s[4], s[5] end
+end
+
 if carrying then algorithm.content, algorithm.bucket = settled, true end
 
 if general % 2 == 1 then

@@ -53,6 +53,10 @@ function algorithm.idle(s, period)
   return s[1] - s[2] + muldiv(period, s[4], s[5]) + 2
 end
 
+if general % 8 >= 4 then
+  function algorithm.own(s) return s[5] end
+end
+
 if carrying then
   algorithm.bucket = true
   function algorithm.content(s, period, now)

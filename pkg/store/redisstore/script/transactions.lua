@@ -1,11 +1,12 @@
 local CHARGE, CORRECTION, DECISION = '<I4I1I1I7I4I7i5', '<I8I1c0I1c0I1c0', '<I1I4I8I8I5I7'
 local answer = {} -- for each transaction
 local before, state, kept_by, period_of = {}, {}, {}, {} -- by key; before is the value, or the result of open
-local load, take, decide, several, correct, lone, holding, settle, returned, loaded
+local load, take, decide, several, correct, lone, holding, settle, returned, loaded, told
 
 if general % 4 > 0 then
   returned = {} -- by key: hits of a correction that have come back before, with the end of their holder
   loaded = {} -- by key: the first state
+  told = {} -- by key: the value with hits that came back, in place of the value before
 
   -- load reads the state of a key.
   function load(key, algorithm, period, capacity)

@@ -506,6 +506,8 @@ type Limit struct {
 	Sharing string `protobuf:"bytes,10,opt,name=sharing,proto3" json:"sharing,omitempty"`
 	// The longest time that a request may hold hits of the limit: at_most of its hold. Absent for a limit without hold.
 	AtMost *durationpb.Duration `protobuf:"bytes,11,opt,name=at_most,json=atMost,proto3" json:"at_most,omitempty"`
+	// Whether held hits come back when at_most is over without an end: on_run_out of the hold.
+	GivesBack bool `protobuf:"varint,27,opt,name=gives_back,json=givesBack,proto3" json:"gives_back,omitempty"`
 	// The table with numbers of single values; absent for a limit without one.
 	Table *Table `protobuf:"bytes,12,opt,name=table,proto3" json:"table,omitempty"`
 	// Of a limit for a descriptor: the line of the table that has its numbers, from 1. 0 when the numbers are the rule's own.
@@ -632,6 +634,13 @@ func (x *Limit) GetAtMost() *durationpb.Duration {
 		return x.AtMost
 	}
 	return nil
+}
+
+func (x *Limit) GetGivesBack() bool {
+	if x != nil {
+		return x.GivesBack
+	}
+	return false
 }
 
 func (x *Limit) GetTable() *Table {
@@ -5049,7 +5058,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\aentries\x18\x01 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x17\n" +
 	"\x04hits\x18\x02 \x01(\rH\x00R\x04hits\x88\x01\x01\x122\n" +
 	"\x05limit\x18\x03 \x01(\v2\x1c.weir.admin.v1.LimitOverrideR\x05limitB\a\n" +
-	"\x05_hits\"\xc5\x05\n" +
+	"\x05_hits\"\xe4\x05\n" +
 	"\x05Limit\x12\x1c\n" +
 	"\talgorithm\x18\x01 \x01(\tR\talgorithm\x12*\n" +
 	"\x11requests_per_unit\x18\x02 \x01(\rR\x0frequestsPerUnit\x121\n" +
@@ -5062,7 +5071,9 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x0funit_multiplier\x18\t \x01(\rR\x0eunitMultiplier\x12\x18\n" +
 	"\asharing\x18\n" +
 	" \x01(\tR\asharing\x122\n" +
-	"\aat_most\x18\v \x01(\v2\x19.google.protobuf.DurationR\x06atMost\x12*\n" +
+	"\aat_most\x18\v \x01(\v2\x19.google.protobuf.DurationR\x06atMost\x12\x1d\n" +
+	"\n" +
+	"gives_back\x18\x1b \x01(\bR\tgivesBack\x12*\n" +
 	"\x05table\x18\f \x01(\v2\x14.weir.admin.v1.TableR\x05table\x12\x1d\n" +
 	"\n" +
 	"table_line\x18\r \x01(\rR\ttableLine\x12\x17\n" +

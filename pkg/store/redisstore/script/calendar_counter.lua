@@ -1,5 +1,6 @@
--- A state is {start, count, count before, length, length before}. The first window is the one of the last charge, and
--- lengths are in seconds. The last number is 0 unless the window before ends at the start.
+-- A state is {start, count, count before, length, length before}. The first window is the one of
+-- the last charge, and lengths are in seconds. The last number is 0 unless the window before ends
+-- at the start.
 
 algorithm.dated, algorithm.calendar = true, true
 

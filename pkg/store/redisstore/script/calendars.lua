@@ -1,6 +1,8 @@
--- The windows of calendars. ARGV[2] has four boundaries (I7 each) of each calendar that a charge has. With window 0 as the one
--- that the sender saw, the boundaries are the starts of windows -1 to 2. The field for the capacity of a charge is the number of its calendar, from 2.
--- 0: windows of the period since the epoch. FIRST_HIT: a window begins with the first hit of a key, at the whole second, and lasts for the
+-- The windows of calendars. ARGV[2] has four boundaries (I7 each) of each calendar that a charge
+-- has. With window 0 as the one that the sender saw, the boundaries are the starts of windows -1 to
+-- 2. The field for the capacity of a charge is the number of its calendar, from 2.
+-- 0: windows of the period since the epoch.
+-- FIRST_HIT: a window begins with the first hit of a key, at the whole second, and lasts for the
 -- period.
 -- If now is not in these windows, the script does nothing, and the sender sends others.
 local SECOND, FIRST_HIT = 1000000, 1

@@ -1,5 +1,6 @@
--- Action CARRY carries hits over from a limit to the one that replaced it, as Carry in package algorithms. The action comes
--- before all transactions, for as many pairs as the number of charges says. A pair: I1 1 if hits also go back, after the last transaction.
+-- Action CARRY carries hits over from a limit to the one that replaced it, as Carry in package
+-- algorithms. The action comes before all transactions, for as many pairs as the number of charges
+-- says. A pair: I1 1 if hits also go back, after the last transaction.
 --   Two SIDEs, from and to: I4 key and I4 mark (indexes into KEYS), I1 algorithm, I7 requests, I4 capacity, I7 period.
 -- The mark of a list has I7 instant and I5 hits of its newest entry.
 local carry, carry_back

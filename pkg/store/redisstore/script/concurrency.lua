@@ -1,13 +1,14 @@
--- The value in Redis is a sorted set: the holders that hold hits, each with the instant at which it runs out. A second key, the book,
--- is a hash. A holder has a field there:
+-- The value in Redis is a sorted set: the holders that hold hits, each with the instant at which it
+-- runs out. A second key, the book, is a hash. A holder has a field there:
 --   I4 hits, I7 instant of the begin, I7 instant at which the holder runs out.
 -- The field without a name has a summary:
 --   I8 hits of all holders, I7 instant of the last change.
 --   I7 instant at which the first holder runs out, I7 instant at which the last one does.
 --   I7 instant at which the two keys expire.
 --
--- A state is {hits of all holders, instant of the last change, false, first, last, expiry}. Each change of a holder is written at once,
--- with the summary. So a script that fails later, and is run again, finds the holder after the change, and repeats nothing.
+-- A state is {hits of all holders, instant of the last change, false, first, last, expiry}. Each
+-- change of a holder is written at once, with the summary. So a script that fails later, and is run
+-- again, finds the holder after the change, and repeats nothing.
 local SUMMARY, HELD, CHUNK = '<I8I7I7I7I7', '<I4I7I7', 128
 
 algorithm.slots = true
@@ -83,7 +84,8 @@ local function rarely()
   return rare
 end
 
--- start returns a table about the two keys, the state at this instant, and the numbers of a holder in the book.
+-- start returns a table about the two keys, the state at this instant, and the numbers of a holder
+-- in the book.
 function algorithm.start(set, book, holder)
   local g, s = {set = set, book = book, now = now}, nil
   local found = redis.call('HMGET', book, '', holder)
@@ -109,7 +111,8 @@ function algorithm.find(g, holder)
   if raw then return unpack(HELD, raw) end
 end
 
--- take returns the state with more hits and the decision, as Decide in package algorithms. at_most is the time of a new holder. Only hold writes.
+-- take returns the state with more hits and the decision, as Decide in package algorithms. at_most
+-- is the time of a new holder. Only hold writes.
 function algorithm.take(s, requests, at_most, _, _, hits)
   local used, first, last, at = s[1], s[4], s[5], math.max(now, s[2])
   local allowed = used <= requests and hits <= requests - used

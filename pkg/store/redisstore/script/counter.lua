@@ -1,6 +1,7 @@
--- A counter is a fixed window as envoyproxy/ratelimit keeps it: a decimal number under a key that names the window. A state is
--- {count, milliseconds to live from the last charge on}; nothing was charged yet if the latter is 0. In a window of a calendar the period is the
--- rest of the window, or with a holder its length.
+-- A counter is a fixed window as envoyproxy/ratelimit keeps it: a decimal number under a key that
+-- names the window. A state is {count, milliseconds to live from the last charge on}; nothing was
+-- charged yet if the latter is 0. In a window of a calendar the period is the rest of the window,
+-- or with a holder its length.
 local MAX = 999999999999999
 
 function algorithm.read(raw)

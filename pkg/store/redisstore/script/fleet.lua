@@ -1,5 +1,6 @@
--- A heartbeat of one process. ARGV has a text of 8 bytes that names the process, eleven numbers, and the name of an ended process or "".
--- The process goes on for the ended one, which could not leave.
+-- A heartbeat of one process. ARGV has a text of 8 bytes that names the process, eleven numbers,
+-- and the name of an ended process or "". The process goes on for the ended one, which could not
+-- leave.
 --   The instant in Unix microseconds, or 0 for the time of the server.
 --   For how long a process is known after its last beat, in microseconds.
 --   1 if the process has hits or holders to tell.
@@ -9,20 +10,24 @@
 --   The load of the process. 0: it has just started, and counts as the mean of the others.
 --   The number of the beat, and of the last beat with an answer. 0: the process has no answer, or may be forgotten.
 --   The begin and the end of the arc that the process uses; 0 and 0: it has no arc.
--- The answer has the instant, the number of processes, 1 if the process was known before, and the count. Then it has the begin and the end
--- of an arc, and 1 if the process should have a longer arc. -1: the beat does not count.
+-- The answer has the instant, the number of processes, 1 if the process was known before, and the
+-- count. Then it has the begin and the end of an arc, and 1 if the process should have a longer
+-- arc. -1: the beat does not count.
 --
--- The value of KEYS[1] begins with two instants (I7). From the first one on all known processes have records. Until the second one arcs move.
--- A record has the name (8 bytes), the instant of the last beat (I7), and 1 if the process has something to tell (I1). Then it has the load,
--- two arcs, and the number of the beat. An arc is begin and end; all these are I4. The process uses the first arc, and the second one is of
--- its last answer.
+-- The value of KEYS[1] begins with two instants (I7). From the first one on all known processes
+-- have records. Until the second one arcs move. A record has the name (8 bytes), the instant of the
+-- last beat (I7), and 1 if the process has something to tell (I1). Then it has the load, two arcs,
+-- and the number of the beat. An arc is begin and end; all these are I4. The process uses the first
+-- arc, and the second one is of its last answer.
 --
--- Arcs never overlap. A process tells the arc that it uses, waits for the answer or gives it up, and beats again only then. So it uses one of
--- the two arcs of its record, and no other process gets a part of these. An arc grows only after others have told that they use less.
--- A value that is lost, or older than an answer, lacks arcs. So then no arc grows until all processes have told theirs.
+-- Arcs never overlap. A process tells the arc that it uses, waits for the answer or gives it up,
+-- and beats again only then. So it uses one of the two arcs of its record, and no other process
+-- gets a part of these. An arc grows only after others have told that they use less. A value that
+-- is lost, or older than an answer, lacks arcs. So then no arc grows until all processes have told
+-- theirs.
 --
--- Arcs stand still while their lengths are nearly right. If an arc is too short, and has no free neighbour, all arcs move for some beats. Then
--- they fill the circle, in their order.
+-- Arcs stand still while their lengths are nearly right. If an arc is too short, and has no free
+-- neighbour, all arcs move for some beats. Then they fill the circle, in their order.
 if redis.replicate_commands then redis.replicate_commands() end -- Redis before version 7 needs this call to write after TIME
 
 local HEAD, SIZE, RECORD, CIRCLE = 14, 40, '<c8I7I1I4I4I4I4I4I4', 16777216
@@ -58,7 +63,8 @@ end
 local last = mine and read('<I4', raw, mine + NUMBER) or 0
 local beats = not leaves and (deadline == 0 or now < deadline) and (not mine or number > last)
 
--- out has the new value in pieces. here is the index of the record of this process, and place the index of the process among all.
+-- out has the new value in pieces. here is the index of the record of this process, and place the
+-- index of the process among all.
 local out, run, here, place, others, loads, begins = { '' }, HEAD + 1, nil, nil, {}, {}, {}
 local used, sum, heavy, untold, latest = 0, 0, 0, 0, 0 -- heavy: processes whose load is known
 local function cut(stop)
@@ -115,7 +121,8 @@ local function free(lo, hi)
   return begin, stop
 end
 
--- should returns the arc of this process when arcs have moved. The order of arcs stays. A process without an arc comes where most is free.
+-- should returns the arc of this process when arcs have moved. The order of arcs stays. A process
+-- without an arc comes where most is free.
 local function should()
   if from == to then
     local a, b = free(0, CIRCLE)
@@ -136,7 +143,8 @@ local function should()
   return math.floor(before * CIRCLE / total), math.floor((before + weight(load)) * CIRCLE / total)
 end
 
--- still returns the arc of this process while arcs stand still. An arc that is too short gets the free parts beside it. A new one is anywhere.
+-- still returns the arc of this process while arcs stand still. An arc that is too short gets the
+-- free parts beside it. A new one is anywhere.
 local function still(length)
   local is, most = to - from, math.floor(length * (STILL + 1) / STILL)
   if is > most then return from, from + most end

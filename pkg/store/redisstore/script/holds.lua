@@ -42,7 +42,8 @@ if general % 4 >= 2 then
     return c
   end
 
-  -- instant returns the instant of a charge, which is held at the last charge of its key, or in the window of its counter.
+  -- instant returns the instant of a charge, which is held at the last charge of its key, or in the
+  -- window of its counter.
   local function instant(c)
     local s = state[c.key]
     if c.from > 0 then return math.min(math.max(now, c.from), c.from + c.period - 1) end
@@ -57,8 +58,8 @@ if general % 4 >= 2 then
     return r and r[4] > at and r
   end
 
-  -- resolve makes each PAIR an END, if a PAIR of its holder in the transaction holds, else a begin. The holder is in the last bytes of the
-  -- name.
+  -- resolve makes each PAIR an END, if a PAIR of its holder in the transaction holds, else a begin.
+  -- The holder is in the last bytes of the name.
   local function resolve(all, n)
     local ends
     for i = 1, n do
@@ -123,8 +124,9 @@ if general % 4 >= 2 then
       before[key], state[key] = by.open(KEYS[key], period_of[key], now), {0, 0, false}
     end
 
-    -- give_back gives back hits that were charged at an instant. A window gives back its own hits only, and a list the hits of that instant.
-    -- give_back returns a decision about a list that is peeked at, which stays.
+    -- give_back gives back hits that were charged at an instant. A window gives back its own hits
+    -- only, and a list the hits of that instant. give_back returns a decision about a list that is
+    -- peeked at, which stays.
     local function give_back(c, hits, charged, at, peeked)
       local key, by = c.key, c.by
       if by.open then
@@ -141,8 +143,8 @@ if general % 4 >= 2 then
       end
     end
 
-    -- run_out gives the hits of holders that have run out back, some at a time. All were charged to this book. A counter has a window of its
-    -- own.
+    -- run_out gives the hits of holders that have run out back, some at a time. All were charged to
+    -- this book. A counter has a window of its own.
     function run_out(c)
       local key, set, by = c.key, KEYS[c.book] .. RETURNING, c.by
       local due = redis.call('ZRANGEBYSCORE', set, '-inf', string.format('%d', now), 'LIMIT', 0, 64)
@@ -166,7 +168,8 @@ if general % 4 >= 2 then
       end
     end
 
-    -- charge_beyond charges hits, also beyond the limit, at the instant of the charge, and returns a decision about a list.
+    -- charge_beyond charges hits, also beyond the limit, at the instant of the charge, and returns
+    -- a decision about a list.
     local function charge_beyond(c, hits, at)
       local key, by = c.key, c.by
       if c.at == 0 then
@@ -180,7 +183,8 @@ if general % 4 >= 2 then
       end
     end
 
-    -- effect is Effect of package algorithms for every phase but BEGIN: the hits to charge, or to give back if negative.
+    -- effect is Effect of package algorithms for every phase but BEGIN: the hits to charge, or to
+    -- give back if negative.
     local function effect(c, r)
       local held = r and r[1] == HELD
       local hits = math.max(c.hits, 0)
@@ -280,7 +284,8 @@ if general % 4 >= 2 then
   end
 
   if general % 2 == 1 then
-    -- begins decides the charges that have no holder, or begin one. Then the new holders hold, or are denied.
+    -- begins decides the charges that have no holder, or begin one. Then the new holders hold, or
+    -- are denied.
     function begins(action, all, n)
       local keys, flags, requests, capacities, hits, free = {}, {}, {}, {}, {}, {}
       local base, asked = {}, {} -- asked has the holders as the charges before in the transaction leave them
@@ -321,7 +326,8 @@ if general % 4 >= 2 then
       return passed, decisions
     end
 
-    -- settle applies a charge with a holder of a correction. A BEGIN is a probe there, for a decision.
+    -- settle applies a charge with a holder of a correction. A BEGIN is a probe there, for a
+    -- decision.
     function settle()
       local c = charge()
       if c.phase == BEGIN then
@@ -332,7 +338,8 @@ if general % 4 >= 2 then
     end
   end
 
-  -- holding applies a transaction with holders. Of several charges these come first: all with a holder but the begins, in order. The rest is decided as several does.
+  -- holding applies a transaction with holders. Of several charges these come first: all with a
+  -- holder but the begins, in order. The rest is decided as several does.
   function holding(action, n)
     if n == 1 and action ~= RESERVE then
       local c = charge()

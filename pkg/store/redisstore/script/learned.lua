@@ -1,5 +1,6 @@
--- A state is {instant of the last charge, quantile in 2^-20 hits, number of charges up to 20}. The quantile is in thousandths, where
--- other algorithms have the requests. See Learned in package algorithms.
+-- A state is {instant of the last charge, quantile in 2^-20 hits, number of charges up to 20}. The
+-- quantile is in thousandths, where other algorithms have the requests. See Learned in package
+-- algorithms.
 local UNIT, MOST = 1048576, 16000
 
 function algorithm.idle(s, period) return s[1] + (s[3] < 20 and period / 30 or period) end

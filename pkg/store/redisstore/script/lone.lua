@@ -1,5 +1,6 @@
--- The usual transaction with a holder is one begin or end, under a limit without a list. If the request has no other transactions
--- with holders, the script makes lone in place of the functions of holds.lua.
+-- The usual transaction with a holder is one begin or end, under a limit without a list. If the
+-- request has no other transactions with holders, the script makes lone in place of the functions
+-- of holds.lua.
 if general >= 16 and general % 4 < 2 then
   local ONE, PASSED, DECIDED = CHARGE .. HOLD, '<I4' .. WAS, '<I4' .. DECISION:sub(2) .. WAS
 

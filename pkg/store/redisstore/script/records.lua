@@ -4,7 +4,8 @@
 --   I8 start of the window of a counter, else 0.
 --   I4 hits of a PAIR that begins; its own hits are the cost, if it ends.
 --   16 bytes: the holder, for concurrency; else the first four are a name for a new book.
--- In the answer a WAS follows the DECISION of such a charge. A WAS is the holder as the charge found it.
+-- In the answer a WAS follows the DECISION of such a charge. A WAS is the holder as the charge
+-- found it.
 --   I1 status, plus PAIRED of a PAIR that ends. I4 hits. I8 instant of the begin, I8 instant from which the holder is not known.
 --   I8 instant of this charge.
 --
@@ -16,7 +17,8 @@
 --   RETURNS is added to the status if the hits come back when the holder runs out. Such a holder is also a member of a set.
 --     The score is the instant from which it is not known. A member: four bytes that name the book, 12 bytes of the holder, I4 hits, I7 instant of
 --     the begin. The set has the name of the book, and RETURNING behind it.
--- A record without its book is forgotten. So a reset deletes the book, and no holder of the key is known.
+-- A record without its book is forgotten. So a reset deletes the book, and no holder of the key is
+-- known.
 local HOLD, WAS, RECORD, BOOK = 'I1I4I4I8I8I8I4c16', 'I1I4I8I8I8', '<c4I1I4I7I7', '<c4I7'
 local BEGIN, END, BEGUN, CANCEL, RELEASE = 1, 2, 3, 4, 5 -- phases; RELEASE makes a holder denied if it holds since an instant
 local PAIR, PAIRED = 6, 8 -- PAIR is END of a holder that holds, else BEGIN, which holds also 0 hits; at an earlier instant it is BEGUN
@@ -49,8 +51,8 @@ if general > 1 then
     return {status, hits, at, till}
   end
 
-  -- keep writes a holder at the end of the script; name is for a new book. returns, of a holder whose hits come back, is an instant from
-  -- which the state needs them no more.
+  -- keep writes a holder at the end of the script; name is for a new book. returns, of a holder
+  -- whose hits come back, is an instant from which the state needs them no more.
   function keep(record, book, r, at_most, name, returns)
     local till, status, member = r[4], r[1], members[record]
     if till <= now then return end

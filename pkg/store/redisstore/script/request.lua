@@ -1,4 +1,5 @@
--- The script applies transactions to the states of KEYS at one instant, and returns the states as they were before.
+-- The script applies transactions to the states of KEYS at one instant, and returns the states as
+-- they were before.
 --
 -- ARGV[1] is binary and little-endian.
 --   I8 instant in Unix microseconds; 0 is the time of the server, and only tests give an instant.
@@ -21,10 +22,12 @@
 --   A DECISION: I1 allowed, I4 remaining, I8 retry and I8 reset in microseconds, I5 hits that a reservation put into the list, and I7
 --     their instant. Transactions with lists do not repeat.
 --
--- Every number is a whole number below 2^53, where Lua is exact. muldiv computes products beyond that bound.
+-- Every number is a whole number below 2^53, where Lua is exact. muldiv computes products beyond
+-- that bound.
 --
--- script.go adds lines before this file, which read the header, and wraps the file of each algorithm. The file runs only if the
--- request uses the algorithm, as making functions takes much of the time of a short script. The file of an algorithm defines:
+-- script.go adds lines before this file, which read the header, and wraps the file of each
+-- algorithm. The file runs only if the request uses the algorithm, as making functions takes much
+-- of the time of a short script. The file of an algorithm defines:
 --   algorithm.take(s, requests, capacity, period, now, hits, count_rejected) returns the next state, and whether the hits are
 --     allowed, as TakeAs in package algorithms. s is false for a key never used; take must not change the table s. count_rejected is
 --     false, true, or OWE for hits that were spent already.
@@ -37,10 +40,12 @@
 --     tokens miss that are used.
 --   algorithm.windows is true if refunds only reach hits of the same window. algorithm.dated is true if correct gives hits back.
 --   algorithm.own(s) returns the requests and the capacity of a state, for a bucket that hits come back to.
--- A state is a table of the numbers of a record (see AppendRecord in package algorithms). An algorithm with a list also defines open
--- and apply (sliding_window_log.lua). The algorithm of slots is concurrency.lua. algorithm.back(s, period) is for states whose weight depends on
--- the place of the instant in a window. back makes the weight of this instant the weight of all. algorithm.rewind(s, period, capacity) has
--- the state go on from now by itself. For windows of a calendar the capacity is its number (calendars.lua).
+-- A state is a table of the numbers of a record (see AppendRecord in package algorithms). An
+-- algorithm with a list also defines open and apply (sliding_window_log.lua). The algorithm of
+-- slots is concurrency.lua. algorithm.back(s, period) is for states whose weight depends on the
+-- place of the instant in a window. back makes the weight of this instant the weight of all.
+-- algorithm.rewind(s, period, capacity) has the state go on from now by itself. For windows of a
+-- calendar the capacity is its number (calendars.lua).
 
 if redis.replicate_commands then redis.replicate_commands() end -- Redis before version 7 needs this call to write after TIME
 
@@ -79,8 +84,8 @@ end
 -- most returns how many used hits a denial may leave behind, under a limit with a capacity.
 local function most(count_rejected, capacity) return count_rejected == OWE and OWED or 2 * capacity end
 
--- read returns the state in a value of Redis. With a period, a state that lies further than BACK ahead goes on from now: the clock has
--- gone back since.
+-- read returns the state in a value of Redis. With a period, a state that lies further than BACK
+-- ahead goes on from now: the clock has gone back since.
 local function read(by, raw, period, capacity)
   if by.read then return by.read(raw) end
   local state = {unpack(by.format, raw)}

@@ -1,8 +1,9 @@
--- Puts states back that the server has lost. KEYS are names of states. ARGV[1] is the header that request.lua describes. For each key
--- ARGV has two more texts. The first one is a byte with the number of the algorithm, and the value of the state. The second one is the
--- period in microseconds; of a counter it is the instant of expiry in Unix milliseconds.
--- A key that has a state gets one that admits no more than either, see merge in request.lua. The answer is the number of keys that were
--- written.
+-- Puts states back that the server has lost. KEYS are names of states. ARGV[1] is the header that
+-- request.lua describes. For each key ARGV has two more texts. The first one is a byte with the
+-- number of the algorithm, and the value of the state. The second one is the period in
+-- microseconds; of a counter it is the instant of expiry in Unix milliseconds. A key that has a
+-- state gets one that admits no more than either, see merge in request.lua. The answer is the
+-- number of keys that were written.
 local written = 0
 for i, key in ipairs(KEYS) do
   local number, value = ARGV[2 * i]:byte(), ARGV[2 * i]:sub(2)

@@ -2,7 +2,8 @@
 
 algorithm.dated = true
 
--- windows returns the counts of the window of an instant and of the window before, and the instant, held at the last charge.
+-- windows returns the counts of the window of an instant and of the window before, and the instant,
+-- held at the last charge.
 local function windows(s, period, now)
   local current, previous = 0, 0
   if s then
@@ -13,7 +14,8 @@ local function windows(s, period, now)
   return current, previous, now
 end
 
--- back counts the hits of the window before, as far as they weigh at the instant of the state, in its window.
+-- back counts the hits of the window before, as far as they weigh at the instant of the state, in
+-- its window.
 function algorithm.back(s, period)
   if s[3] == 0 then return end
   local carried, rest = muldiv(period - (s[1] - floor(s[1] / period) * period), s[3], period)

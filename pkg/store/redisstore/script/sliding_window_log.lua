@@ -1,5 +1,6 @@
--- The value in Redis is a list. An entry is I7 instant and I5 hits, the newest last. After the entries the list has I7 instant of
--- the last charge and I5 hits of all entries. A state is {hits to add, hits to give back, charged}, for apply to do.
+-- The value in Redis is a list. An entry is I7 instant and I5 hits, the newest last. After the
+-- entries the list has I7 instant of the last charge and I5 hits of all entries. A state is {hits
+-- to add, hits to give back, charged}, for apply to do.
 local ENTRY, CHUNK = '<I7I5', 32
 
 -- move moves all instants of a list back, in microseconds.
@@ -17,8 +18,8 @@ local function move(key, period, by)
   redis.call('PEXPIREAT', key, floor((unpack(ENTRY, all[#all]) - by + period + 999) / 1000) + later)
 end
 
--- open returns a table about the list: len entries with hits, the instant now, and first expired entries; the other entries have
--- live hits.
+-- open returns a table about the list: len entries with hits, the instant now, and first expired
+-- entries; the other entries have live hits.
 function algorithm.open(key, period, now)
   local tail = redis.call('LINDEX', key, -1)
   local g = {key = key, period = period, now = now, len = 0, hits = 0, first = 0, live = 0, head = {}}
@@ -52,7 +53,8 @@ function algorithm.oldest(g, i)
   return at, hits
 end
 
--- newest_left returns the instant of the newest entry that keeps hits when that many are given back; nil if no entry does.
+-- newest_left returns the instant of the newest entry that keeps hits when that many are given
+-- back; nil if no entry does.
 local function newest_left(g, back)
   for i = g.len - 1, 0, -1 do
     local at, hits = unpack(ENTRY, redis.call('LINDEX', g.key, i))
@@ -148,7 +150,8 @@ if general % 2 == 1 or general % 8 >= 4 then
     redis.call('PEXPIREAT', g.key, floor((at + g.period + 999) / 1000) + later)
   end
 
-  -- less returns the remaining hits, and the time until the list is idle, after hits of an instant were given back. less writes nothing.
+  -- less returns the remaining hits, and the time until the list is idle, after hits of an instant
+  -- were given back. less writes nothing.
   function algorithm.less(g, requests, hits, at)
     local used, reset = g.live, 0
     for i = g.len - 1, g.first, -1 do

@@ -1,4 +1,5 @@
--- A state is {instant of the last charge, deficit in whole hits, rest of the deficit in 1/period hits, requests, capacity}.
+-- A state is {instant of the last charge, deficit in whole hits, rest of the deficit in 1/period
+-- hits, requests, capacity}.
 
 -- settled returns the deficit of a state at an instant.
 local function settled(s, period, now)
@@ -78,7 +79,8 @@ end
 if carrying then algorithm.content, algorithm.bucket = settled, true end
 
 if general % 2 == 1 then
-  -- A bucket gains while hits are taken from it. correct does not give back the part of that gain which a full bucket would not have
+  -- A bucket gains while hits are taken from it. correct does not give back the part of that gain
+  -- which a full bucket would not have
   -- gained: all beyond the deficit at that instant.
   function algorithm.correct(s, requests, capacity, period, now, difference, at, was, excess)
     if difference > 0 then return algorithm.take(s, requests, capacity, period, at, difference, excess or true) end

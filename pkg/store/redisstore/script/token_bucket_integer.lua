@@ -1,7 +1,8 @@
--- A state is {instant of the last charge, microseconds from the refill mark to that instant, rest of these in nanoseconds, deficit,
--- requests}.
+-- A state is {instant of the last charge, microseconds from the refill mark to that instant, rest
+-- of these in nanoseconds, deficit, requests}.
 
--- settled returns the deficit after a refill at an instant, and the first three numbers of a state with that deficit.
+-- settled returns the deficit after a refill at an instant, and the first three numbers of a state
+-- with that deficit.
 local function settled(last, since, since_ns, deficit, rate, period, now)
   if deficit == 0 then return 0, now, 0, 0 end
   if now < last then now = last end
@@ -66,7 +67,8 @@ if carrying then
 end
 
 if general % 2 == 1 then
-  -- correct does not give back tokens that a full bucket would not have gained, as in token_bucket.lua.
+  -- correct does not give back tokens that a full bucket would not have gained, as in
+  -- token_bucket.lua.
   function algorithm.correct(s, requests, _, period, now, difference, at, was, excess)
     if difference > 0 then return algorithm.take(s, requests, requests, period, at, difference, excess or true) end
     if not s then return s end

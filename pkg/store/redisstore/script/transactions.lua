@@ -21,7 +21,8 @@ if general % 4 > 0 then
     loaded[key] = state[key]
   end
 
-  -- take takes hits from the state of a key and returns whether they are allowed and, for a list, the rest of the decision.
+  -- take takes hits from the state of a key and returns whether they are allowed and, for a list,
+  -- the rest of the decision.
   function take(key, requests, capacity, hits, count_rejected)
     local next, allowed, remaining, retry, reset =
       kept_by[key].take(state[key], requests, capacity, period_of[key], now, hits, count_rejected, before[key])
@@ -48,9 +49,10 @@ if general % 2 == 1 then
     return quotas == 0 or over < quotas
   end
 
-  -- decide applies charges, each to the state of its key. decide returns whether the request is admitted, which charges are allowed, and
-  -- the decisions about lists. ask and note, if there are any, are called before and after each charge. A charge in free is a probe that is
-  -- allowed in any case.
+  -- decide applies charges, each to the state of its key. decide returns whether the request is
+  -- admitted, which charges are allowed, and the decisions about lists. ask and note, if there are
+  -- any, are called before and after each charge. A charge in free is a probe that is allowed in
+  -- any case.
   function decide(action, n, keys, flags, requests, capacities, hits, free, ask, note)
     local allowed, decisions, undo, net = {}, {}, {}, {}
     for i = 1, n do
@@ -113,9 +115,10 @@ if general % 2 == 1 then
     end
   end
 
-  -- correct charges hits to keys at an earlier instant. If the value of a key is still left, which a reservation wrote, correct writes
-  -- target instead. Otherwise the algorithm charges the difference; was is the value before the reservation. A charge with a holder is
-  -- for settle. Any other charge without a correction is an ordinary one.
+  -- correct charges hits to keys at an earlier instant. If the value of a key is still left, which
+  -- a reservation wrote, correct writes target instead. Otherwise the algorithm charges the
+  -- difference; was is the value before the reservation. A charge with a holder is for settle. Any
+  -- other charge without a correction is an ordinary one.
   function correct(n)
     answer[#answer + 1] = pack('<I4', 1)
     for _ = 1, n do

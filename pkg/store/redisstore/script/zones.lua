@@ -1,6 +1,7 @@
--- The releases of the time zones that processes have. ARGV has the release of this process, the instant in Unix microseconds, and for how
--- long a release is known. KEYS[1] has for each release its name, and the last instant at which a process told it. The answer has the
--- releases of other processes.
+-- The releases of the time zones that processes have. ARGV has the release of this process, the
+-- instant in Unix microseconds, and for how long a release is known. KEYS[1] has for each release
+-- its name, and the last instant at which a process told it. The answer has the releases of other
+-- processes.
 if redis.replicate_commands then redis.replicate_commands() end -- Redis before version 7 needs this call to write a value that depends on one
 
 local LONGEST, MOST = 32, 16 -- bytes of a name, and other names

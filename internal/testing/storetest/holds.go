@@ -33,6 +33,7 @@ func holdCases() []Case {
 		{"hits_of_an_ended_a_canceled_or_a_forgotten_holder_do_not_come_back", givesBackNothing},
 		{"hits_come_back_only_if_their_begin_says_so", givesBackAfterReload},
 		{"hits_of_many_holders_come_back", givesBackMany},
+		{"hits_of_many_holders_come_back_although_the_holders_come_again", givesBackManyThatComeAgain},
 		{"after_at_most_denied_and_ended_holders_are_not_known", deniedAndEndedRunOut},
 		{"a_begin_without_hits_asks_and_holds_nothing", beginWithoutHits},
 		{"a_begin_of_more_hits_than_the_limit_is_denied", beginOfTooMuch},

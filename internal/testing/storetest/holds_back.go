@@ -125,3 +125,27 @@ func givesBackMany(t *testing.T, e Env) {
 		e.wantRemaining(t, back(begin("k", l, "probe", 0)), 300)
 	})
 }
+
+func givesBackManyThatComeAgain(t *testing.T, e Env) {
+	everyHold(t, func(a algorithms.Algorithm, rate bool) {
+		if !rate {
+			return
+		}
+		for n, again := range []func(string, algorithms.Limit, string, int64) store.Charge{begin, end} {
+			key, l := fmt.Sprint("k", n), held(a, 1000)
+			e.wantAdmitted(t, true, begin(key, l, "keeps", 100)) // so that no bucket gets full
+			for i := range 300 {
+				e.wantAdmitted(t, true, back(begin(key, l, fmt.Sprint(i), 2)))
+			}
+			e.Sleep(holdTime)
+			for i := range 300 { // the hits of the last ones come back last
+				e.wantAdmitted(t, true, back(again(key, l, fmt.Sprint(299-i), 1)))
+			}
+			left := uint64(600)
+			if a == algorithms.TokenBucket || a == algorithms.TokenBucketInteger {
+				left += uint64(holdTime * 1000 / l.Period)
+			}
+			e.wantRemaining(t, back(begin(key, l, "probe", 0)), left)
+		}
+	})
+}

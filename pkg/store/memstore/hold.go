@@ -130,6 +130,9 @@ func (s *Store) rememberHolderLocked(v *view, b *begin, c *store.Charge, passed 
 func (s *Store) setHoldLocked(sh *shard, key digest, n uint32, c *store.Charge, hold algorithms.Hold, now algorithms.Instant, r *room) {
 	slots := c.Limit.Algorithm == algorithms.Concurrency
 	if n != 0 && !slots {
+		if r := sh.holders.of(n); r.until <= now && sh.holders.returns(n) { // more than mostReturns have run out
+			s.returnHitsLocked(sh, key, r)
+		}
 		sh.holders.change(n, hold, now)
 		sh.returnLocked(n, key, c)
 		return
@@ -315,6 +318,8 @@ func (sh *shard) takeHoldKnownLocked(s *Store, key digest, c *store.Charge, d *a
 		return false
 	}
 	switch {
+	case sh.returns != 0 && sh.returns <= now:
+		return false // perhaps the hits of the holder have yet to come back
 	case c.Limit.Algorithm.HasState():
 		return sh.holdHitsLocked(s, key, place, c, d, now)
 	case c.Limit.Algorithm == algorithms.Concurrency:

@@ -45,7 +45,7 @@ if general > 1 then
     if name ~= b[1] then return false end
     if status >= RETURNS then
       status = status - RETURNS
-      members[at_record] = {hits, at}
+      if till > now then members[at_record] = {hits, at} end -- else run_out takes the member, now or later
     end
     if at - now > BACK then at, till = now, till - at + now end -- the clock has gone back
     return {status, hits, at, till}

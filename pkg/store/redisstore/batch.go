@@ -241,6 +241,11 @@ func (b *batch) placeHolds(c *call) {
 		b.key = b.server.appendBook(b.key[:0], charge)
 		h.book = b.placeOfKey()
 		h.record = h.book
+		if book := len(b.key); c.gives(i) { // the script names the set itself
+			b.key = append(b.key, returning)
+			b.placeOfKey()
+			b.key = b.key[:book]
+		}
 		if charge.Limit.Algorithm != algorithms.Concurrency {
 			b.key = appendHolder(b.key, h.Holder)
 			h.record = b.placeOfKey()

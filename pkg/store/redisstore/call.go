@@ -154,6 +154,10 @@ const release algorithms.HoldPhase = 5
 // givesBack is added to the phase of a charge that gives back.
 const givesBack = 16
 
+// returning ends the name of the set of holders whose hits come back. The name of the book is before
+// it.
+const returning = '<'
+
 // pairedEnd is added to the status of a holder whose charge of HoldPair was the end.
 const pairedEnd = 8
 

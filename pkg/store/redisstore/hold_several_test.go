@@ -1,9 +1,14 @@
 package redisstore
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/weirproxy/weir/internal/testing/storetest"
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -108,5 +113,40 @@ func TestHoldersOfARequestThatFailedAreRepaired(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// While a slot moves, Redis refuses a call without one of its keys. Such a key is the set of holders
+// whose hits come back.
+func TestRedisRefusesACallWhoseSetOfHoldersHasMoved(t *testing.T) {
+	addresses := sharedCluster(t).Addresses()
+	s := open(t, urlOf("redis-cluster", addresses...), Options{})
+	l := perAge(algorithms.FixedWindow, 10)
+	wants(t, true, s, begin("k", l, "r", 5))
+	c := end("k", l, "r", 3)
+	slot := fmt.Sprint(slotOf(string(s.of(&c).appendBook(nil, &c))))
+	nodes, ids, moves := make([]rueidis.Client, len(addresses)), make([]string, len(addresses)), 0
+	do := func(i int, args ...string) rueidis.RedisResult {
+		return nodes[i].Do(context.Background(), nodes[i].B().Arbitrary("CLUSTER").Args(args...).Build())
+	}
+	for i, address := range addresses {
+		n, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{address}, ForceSingleClient: true, DisableCache: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.Close()
+		nodes[i] = n
+		ids[i], _ = do(i, "MYID").ToString()
+	}
+	for i := range nodes {
+		if do(i, "SETSLOT", slot, "MIGRATING", ids[(i+1)%len(ids)]).Error() == nil {
+			moves++
+			defer do(i, "SETSLOT", slot, "STABLE")
+		}
+	}
+	c.Hold.GivesBack = true
+	_, err := store.Take(t.Context(), s, []store.Charge{c}, make([]algorithms.Decision, 1))
+	if moves != 1 || !errors.Is(err, store.ErrLimit) || !strings.Contains(err.Error(), "TRYAGAIN") {
+		t.Errorf("got %v, %d nodes let the slot go; want TRYAGAIN", err, moves)
 	}
 }

@@ -100,6 +100,14 @@ func (l Limit) Capacity() uint64 {
 	return l.PerPeriod()
 }
 
+// MostPerPeriod returns the largest number of hits per period of limits of the algorithm.
+func (a Algorithm) MostPerPeriod() uint64 {
+	if a.HasWindows() {
+		return MaxCount
+	}
+	return MaxHits
+}
+
 // PerPeriod returns the hits per Period: Requests and More together.
 func (l Limit) PerPeriod() uint64 { return uint64(l.Requests) + uint64(l.More)*MaxHits }
 

@@ -120,8 +120,8 @@ func TestALogKeepsItsInstants(t *testing.T) {
 	}
 }
 
-// A process with older rules has fewer requests for the same log. The hits that it carries over make
-// no room for processes with the new rules.
+// A process with older rules has fewer requests for the same log. The hits that it carries over
+// make no room for processes with the new rules.
 func TestALogKeepsTheHitsOfALargerLimit(t *testing.T) {
 	const at = Instant(1_700_000_000_000_000_000)
 	now := sideOf(Limit{Algorithm: SlidingWindowLog, Requests: 5, Period: time.Minute})

@@ -5,9 +5,10 @@ import "time"
 // Learned learns a quantile of the hits of its charges. Learned limits nothing, so each charge is
 // allowed, and rule files cannot name it. See [Learn] for its limit.
 //
-// Remaining of a decision is the quantile after the charge, rounded up to whole hits. Remaining is 0
-// until the key has learned [LearnedFrom] charges. ResetAfter is the wait until the key is
-// forgotten, and 0 for a key that has learned nothing. Hits of 0 and refunds ask, and teach nothing.
+// Remaining of a decision is the quantile after the charge, rounded up to whole hits. Remaining is
+// 0 until the key has learned [LearnedFrom] charges. ResetAfter is the wait until the key is
+// forgotten, and 0 for a key that has learned nothing. Hits of 0 and refunds ask, and teach
+// nothing.
 //
 // The quantile of the first LearnedFrom charges is their largest hits. Each later charge moves it.
 // Hits above the quantile p raise its logarithm by p/8, and other hits lower it by (1-p)/8. So of

@@ -61,9 +61,9 @@ type Rule struct {
 	Metadata       map[string]any // JSON-like: nil, bool, float64, string, []any, map[string]any; may be nil
 	Levels         []Level        // one for each entry of the descriptors that the rule matches, but the holder; none for a default
 
-	// Begin and End are the keys of one more entry, the last, of a rule with a limit that has holders;
-	// else both are "". Both are the same key for a pair. The value of that entry is the name of the holder. The rule matches no
-	// descriptor without that entry.
+	// Begin and End are the keys of one more entry, the last, of a rule with a limit that has
+	// holders; else both are "". Both are the same key for a pair. The value of that entry is the
+	// name of the holder. The rule matches no descriptor without that entry.
 	Begin, End string
 
 	// Priced says that a limit has prices. The descriptors of the rule then have the entry of

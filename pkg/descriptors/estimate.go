@@ -46,26 +46,24 @@ const maxModel = 128
 // Model returns the model in the entry of [UsageKey] of a descriptor; "" without the entry, or if
 // its tokens cannot be read. Costs are learned for each model, and clients may choose models. So
 // all models without a line in the table of prices are one, and so are all of more than 128 bytes.
-// The rule must match the descriptor.
-func (r *Rule) Model(entries []Entry) string {
-	at := len(r.Levels)
-	if at >= len(entries) || entries[at].Key != UsageKey {
-		return ""
+// The rule must match the descriptor. A priced rule has read the usage, which other rules ignore.
+func (r *Rule) Model(entries []Entry, usage Usage) string {
+	if at := len(r.Levels); !r.Priced {
+		if at >= len(entries) || entries[at].Key != UsageKey {
+			return ""
+		}
+		usage, _ = ParseUsage(entries[at].Value) // the model is "" after a mistake
 	}
-	u, err := ParseUsage(entries[at].Value)
-	if err != nil {
-		return ""
-	}
-	known := len(u.Model) <= maxModel
+	known := len(usage.Model) <= maxModel
 	for i := range r.Limits {
 		if l := &r.Limits[i]; l.Prices() {
-			known = known && l.priced.prices.models[u.Model] != nil
+			known = known && l.priced.prices.models[usage.Model] != nil
 		}
 	}
 	if !known {
 		return otherModels
 	}
-	return u.Model
+	return usage.Model
 }
 
 // readEstimate decodes the estimate of a hold, once the limit has its algorithm and its money.

@@ -107,11 +107,11 @@ func TestAChangeOfAnEstimateIsAChangeOfTheRule(t *testing.T) {
 func TestTheModelOfADescriptorIsTheLastPartOfItsUsage(t *testing.T) {
 	rule := load(t, estimated("requests_per_unit: 9\n      unit: day", "estimate: sent")).All()[0]
 	for usage, want := range map[string]string{"1/0/0/2/openai/gpt-5": "openai/gpt-5", "0/0/0/0/": "", "1/2/m": "", "m": ""} {
-		if got := rule.Model([]Entry{{"a", "x"}, {UsageKey, usage}, {"r", "1"}}); got != want {
+		if got := rule.Model([]Entry{{"a", "x"}, {UsageKey, usage}, {"r", "1"}}, Usage{}); got != want {
 			t.Errorf("%s: got %q; want %q", usage, got, want)
 		}
 	}
-	if got := rule.Model([]Entry{{"a", "x"}, {"r", "1"}}); got != "" {
+	if got := rule.Model([]Entry{{"a", "x"}, {"r", "1"}}, Usage{}); got != "" {
 		t.Errorf("without a usage: got %q", got)
 	}
 }
@@ -136,7 +136,7 @@ func TestAClientChoosesNoEndlessModels(t *testing.T) {
 		{priced, "m", "m"},
 		{priced, "n", "*"},
 	} {
-		if got := c.rule.Model([]Entry{{"a", "x"}, {UsageKey, "1/0/0/2/" + c.model}, {"r", "1"}}); got != c.want {
+		if got := c.rule.Model([]Entry{{"a", "x"}, {UsageKey, "1/0/0/2/" + c.model}, {"r", "1"}}, Usage{Input: 1, Output: 2, Model: c.model}); got != c.want {
 			t.Errorf("%s: got %q; want %q", c.model, got, c.want)
 		}
 	}

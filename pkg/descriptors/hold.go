@@ -18,8 +18,8 @@ func (r *Rule) Holds() bool { return r != nil && r.Begin != "" }
 func (r *Rule) Pairs() bool { return r.Holds() && r.Begin == r.End }
 
 // Holder returns the phase of a descriptor, [algorithms.HoldBegin], [algorithms.HoldEnd] or
-// [algorithms.HoldPair], and the name of its holder, perhaps empty. The phase is 0 for a rule without holders. The rule must match
-// the descriptor.
+// [algorithms.HoldPair], and the name of its holder, perhaps empty. The phase is 0 for a rule
+// without holders. The rule must match the descriptor.
 func (r *Rule) Holder(entries []Entry) (phase algorithms.HoldPhase, name string) {
 	if !r.Holds() || len(entries) == 0 {
 		return 0, ""

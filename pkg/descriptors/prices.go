@@ -3,7 +3,6 @@ package descriptors
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"math/bits"
 	"strconv"
 	"strings"
@@ -232,7 +231,7 @@ func (t *tree) readBudget(at value, fs fields, l *Limit) {
 	}
 	most, why := uint64(algorithms.MaxCount), ""
 	if l.Algorithm != 0 && !l.Algorithm.HasWindows() {
-		most, why = math.MaxUint32, fmt.Sprintf(" for %s: more needs fixed_window", l.Algorithm)
+		most, why = l.Algorithm.MostPerPeriod(), fmt.Sprintf(" for %s: more needs fixed_window", l.Algorithm)
 	}
 	var amount uint64
 	amount, l.Money = t.amount(at, most, why)

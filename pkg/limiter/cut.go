@@ -23,7 +23,7 @@ func cuts(c *store.Charge) bool {
 
 // estimateOf returns the hits that the charge of a begin holds.
 func estimateOf(c *store.Charge) int64 {
-	if c.Hold.Phase == algorithms.HoldPair {
+	if c.IsPair() {
 		return int64(c.Hold.Estimate)
 	}
 	return c.Hits
@@ -50,7 +50,7 @@ func (v *Verdict) cut(limit *descriptors.Limit) {
 	v.cuts = true
 	estimate := uint32(estimateOf(c))
 	t.hits = int64(c.Limit.Capacity())
-	if c.Hold.Estimate = uint32(t.hits); c.Hold.Phase != algorithms.HoldPair {
+	if c.Hold.Estimate = uint32(t.hits); !c.IsPair() {
 		c.Hits = t.hits // of a pair, the cost at its end
 	}
 	slot := v.slot(c)
@@ -64,8 +64,8 @@ func (v *Verdict) cut(limit *descriptors.Limit) {
 	v.terms = append(v.terms, term{limit: &v.limits[len(v.limits)-1], hits: 1, hold: int32(len(v.parts.holds)), cut: estimate})
 }
 
-// passSlots frees the slots of ends whose keys have a begin in the same request that takes one. Ends
-// are the first charges of a transaction.
+// passSlots frees the slots of ends whose keys have a begin in the same request that takes one.
+// Ends are the first charges of a transaction.
 func (v *Verdict) passSlots() {
 	all := len(v.charges)
 	for n := range all {
@@ -74,7 +74,7 @@ func (v *Verdict) passSlots() {
 			continue
 		}
 		for i := range all {
-			if v.terms[i].cut == 0 || !bytes.Equal(end.Key, v.charges[i-1].Key) {
+			if v.terms[i].cut == 0 || end.Hash != v.charges[i-1].Hash || !bytes.Equal(end.Key, v.charges[i-1].Key) {
 				continue
 			}
 			slot := v.slot(end)
@@ -87,8 +87,8 @@ func (v *Verdict) passSlots() {
 	}
 }
 
-// waitForSlots makes the wait for a slot that is taken the wait for its limit, at least a second. An
-// end usually frees the slot long before its at_most.
+// waitForSlots makes the wait for a slot that is taken the wait for its limit, at least a second.
+// An end usually frees the slot long before its at_most.
 func (v *Verdict) waitForSlots() {
 	for i := range v.charges {
 		if d := &v.decisions[i]; v.terms[i].cut > 0 && !d.Allowed {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -122,14 +121,7 @@ func TestAnEstimateAboveTheLimitIsCutToTheLimit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newFixture(t, cutRules)
-				for i, s := range steps {
-					if wait, ok := strings.CutPrefix(s.ask[0], "wait "); ok {
-						time.Sleep(must.Get(time.ParseDuration(wait))(t))
-					} else if got := f.check(request("edge", s.ask...)); got != s.want {
-						t.Errorf("step %d, %v: got %s; want %s", i, s.ask, got, s.want)
-					}
-				}
+				newFixture(t, cutRules).run(steps)
 			})
 		})
 	}

@@ -29,13 +29,17 @@ func (l *Limiter) FurtherBytes(r *Request, size int) int64 {
 		if rule == nil {
 			rule = domain.Default
 		}
-		if rule == nil || d.Override != nil || rule.Charges() < 2 {
+		if rule == nil || d.Override != nil {
 			continue
 		}
-		if charges += rule.Charges(); charges > MaxCharges { // the request is refused
+		n := rule.Charges()
+		if n < 2 {
+			continue
+		}
+		if charges += n; charges > MaxCharges { // the request is refused
 			break
 		}
-		bytes += int64(rule.Charges()-1) * (chargeBytes + 2*textBytes(d.Entries))
+		bytes += int64(n-1) * (chargeBytes + 2*textBytes(d.Entries))
 	}
 	return bytes
 }

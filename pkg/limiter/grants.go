@@ -264,7 +264,7 @@ func (g *Grant) change(limit *descriptors.Limit) (changed descriptors.Limit, err
 			changed.Burst = g.Burst
 		}
 	case GivesFactor:
-		requests, changed.Burst = times(requests, g.Factor, widest(limit)), uint32(times(uint64(limit.Burst), g.Factor, math.MaxUint32))
+		requests, changed.Burst = times(requests, g.Factor, limit.Algorithm.MostPerPeriod()), uint32(times(uint64(limit.Burst), g.Factor, math.MaxUint32))
 	case GivesUnlimited, GivesAdd:
 	}
 	if requests == 0 {
@@ -277,14 +277,6 @@ func (g *Grant) change(limit *descriptors.Limit) (changed descriptors.Limit, err
 	return changed, err
 }
 
-// widest returns the largest number of a limit with windows, or of any other one.
-func widest(limit *descriptors.Limit) uint64 {
-	if limit.Algorithm.HasWindows() {
-		return algorithms.MaxCount
-	}
-	return algorithms.MaxHits
-}
-
 // mostOf returns the largest number of hits that a limit of the algorithm and the period has.
 func mostOf(limit *descriptors.Limit) uint64 {
 	switch limit.Algorithm {
@@ -293,7 +285,7 @@ func mostOf(limit *descriptors.Limit) uint64 {
 	case algorithms.TokenBucketInteger:
 		return min(uint64(limit.Period), algorithms.MaxHits)
 	default:
-		return widest(limit)
+		return limit.Algorithm.MostPerPeriod()
 	}
 }
 

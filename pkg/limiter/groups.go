@@ -189,8 +189,8 @@ func (v *Verdict) try(group int) {
 func (v *Verdict) undo(group int) {
 	for i := range v.charges {
 		c := &v.charges[i]
-		pair := c.Hold != nil && c.Hold.Phase == algorithms.HoldPair // holds also 0 hits
-		if v.Statuses[c.Rule].Group != group || c.Hits <= 0 && !pair || !v.decisions[i].Allowed || c.CountRejected {
+		if v.Statuses[c.Rule].Group != group || c.Hits <= 0 && !c.IsPair() || // a pair holds also 0 hits
+			!v.decisions[i].Allowed || c.CountRejected {
 			continue
 		}
 		back := *c

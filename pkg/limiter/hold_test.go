@@ -287,8 +287,32 @@ descriptors:
 
 // step is a request, and the answer as fixture.check writes it.
 type step struct {
-	ask  []string
-	want string
+	ask  []string // the descriptors of a request; or "wait DURATION"; or "teach DESCRIPTOR", see fixture.teach
+	want string   // of teach: "N of COST"
+}
+
+// run takes steps, in a bubble if a step waits.
+func (f fixture) run(steps []step) {
+	f.tb.Helper()
+	for i, s := range steps {
+		if wait, ok := strings.CutPrefix(s.ask[0], "wait "); ok {
+			time.Sleep(must.Get(time.ParseDuration(wait))(f.tb))
+		} else if descriptor, ok := strings.CutPrefix(s.ask[0], "teach "); ok {
+			var n, cost int
+			must.Get(fmt.Sscanf(s.want, "%d of %d", &n, &cost))(f.tb)
+			f.teach(descriptor, n, cost)
+		} else if got := f.check(request("edge", s.ask...)); got != s.want {
+			f.tb.Errorf("step %d, %v: got %s; want %s", i, s.ask, got, s.want)
+		}
+	}
+}
+
+// wants asks for one descriptor.
+func (f fixture) wants(descriptor, want string) {
+	f.tb.Helper()
+	if got := f.check(request("edge", descriptor)); got != want {
+		f.tb.Errorf("%s: got %s; want %s", descriptor, got, want)
+	}
 }
 
 func TestHoldersThroughTheStore(t *testing.T) {
@@ -332,12 +356,7 @@ func TestHoldersThroughTheStore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newFixture(t, slotRules)
-				for i, s := range steps {
-					if got := f.check(request("edge", s.ask...)); got != s.want {
-						t.Errorf("step %d, %v: got %s; want %s", i, s.ask, got, s.want)
-					}
-				}
+				newFixture(t, slotRules).run(steps)
 			})
 		})
 	}

@@ -20,12 +20,7 @@ import (
 func TestALargeBudgetIsExactToTheMillionth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newPriced(t, limiter.Options{})
-		want := func(ask, want string) {
-			t.Helper()
-			if got := f.check(request("edge", ask)); got != want {
-				t.Errorf("%s: got %s; want %s", ask, got, want)
-			}
-		}
+		want := f.wants
 		want("large=a,usage=0/0/0/1000000000/small,r=1", "OK ok:246000000000/250000000000")
 		want("large=a,usage=1/1/0/1000000/small,d=1", "OK ok:249995999999/250000000000") // 4000000.1 is rounded up once
 		for i := range 62 {

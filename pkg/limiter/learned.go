@@ -48,7 +48,7 @@ func (l *Limiter) learns(c *charging, limit *descriptors.Limit, charge *store.Ch
 		return
 	}
 	from := len(v.keys)
-	v.keys = append(append(append(v.keys, charge.Key...), learnedSuffix...), s.Rule.Model(d.Entries)...)
+	v.keys = append(append(append(v.keys, charge.Key...), learnedSuffix...), s.Rule.Model(d.Entries, v.usage)...)
 	lesson.key = v.keys[from:]
 	lesson.hash = store.HashOf(lesson.key)
 	if !begins {

@@ -144,18 +144,7 @@ func TestABeginHoldsWhatTheEndsBeforeHaveCost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newFixture(t, learnedRules)
-				for i, s := range steps {
-					if wait, ok := strings.CutPrefix(s.ask[0], "wait "); ok {
-						time.Sleep(must.Get(time.ParseDuration(wait))(t))
-					} else if descriptor, ok := strings.CutPrefix(s.ask[0], "teach "); ok {
-						var n, cost int
-						must.Get(fmt.Sscanf(s.want, "%d of %d", &n, &cost))(t)
-						f.teach(descriptor, n, cost)
-					} else if got := f.check(request("edge", s.ask...)); got != s.want {
-						t.Errorf("step %d, %v: got %s; want %s", i, s.ask, got, s.want)
-					}
-				}
+				newFixture(t, learnedRules).run(steps)
 			})
 		})
 	}
@@ -212,7 +201,8 @@ func TestMoneyIsLearnedInMillionths(t *testing.T) {
 			{[]string{"team=a,usage=100/0/0/100/small,r=2 hits=200"}, "OK ok:460/1000"},
 		},
 		"prices are learned": {
-			{[]string{"teach"}, ""},
+			{[]string{"teach team=a,usage=12/0/0/2/small,%s"}, "20 of 14"},
+			{[]string{"wait 1h"}, ""},
 			{[]string{"team=a,usage=900/0/0/0/small,r=1 hits=900"}, "OK ok:980/1000"},
 			{[]string{"team=a,usage=0/0/0/0/small,r=2 hits=0"}, "OK ok:960/1000"},
 		},
@@ -232,15 +222,7 @@ func TestMoneyIsLearnedInMillionths(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newLearned(t)
-				for i, s := range steps {
-					if s.ask[0] == "teach" {
-						f.teach("team=a,usage=12/0/0/2/small,%s", enough, 14)
-						time.Sleep(time.Hour)
-					} else if got := f.check(request("edge", s.ask...)); got != s.want {
-						t.Errorf("step %d, %v: got %s; want %s", i, s.ask, got, s.want)
-					}
-				}
+				newLearned(t).run(steps)
 			})
 		})
 	}

@@ -2,14 +2,11 @@ package limiter_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
@@ -87,14 +84,7 @@ func TestAPairThroughTheStore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newFixture(t, pairRules)
-				for i, s := range steps {
-					if wait, ok := strings.CutPrefix(s.ask[0], "wait "); ok {
-						time.Sleep(must.Get(time.ParseDuration(wait))(t))
-					} else if got := f.check(request("edge", s.ask...)); got != s.want {
-						t.Errorf("step %d, %v: got %s; want %s", i, s.ask, got, s.want)
-					}
-				}
+				newFixture(t, pairRules).run(steps)
 			})
 		})
 	}
@@ -109,12 +99,7 @@ descriptors:
     rate_limit:
       {unit: hour, requests_per_unit: 1000, hold: {pair: id, at_most: 10m, estimate: {learned: {quantile: 0.95, ceiling: 300}}}}
 `)
-		ask := func(text, want string) {
-			t.Helper()
-			if got := f.check(request("edge", text)); got != want {
-				t.Errorf("%s: got %s; want %s", text, got, want)
-			}
-		}
+		ask := f.wants
 		ask("user=a,id=1 hits=0", "OK ok:700/1000") // nobody has estimated: the ceiling
 		ask("user=a,id=1 hits=10", "OK ok:990/1000")
 		for i := range algorithms.LearnedFrom {

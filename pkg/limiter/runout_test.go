@@ -20,12 +20,7 @@ descriptors:
 func TestHeldHitsComeBackWhereTheRuleSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runOutRules)
-		ask := func(text, want string) {
-			t.Helper()
-			if got := f.check(request("edge", text)); got != want {
-				t.Errorf("%s: got %s; want %s", text, got, want)
-			}
-		}
+		ask := f.wants
 		ask("gives=a,b=1 hits=60", "OK ok:40/100")
 		ask("gives=a,b=2 hits=30", "OK ok:10/100")
 		ask("keeps=a,b=1 hits=60", "OK ok:40/100")
@@ -48,12 +43,7 @@ func TestAReloadChangesNothingForHoldersThatHold(t *testing.T) {
 	keeps := strings.Replace(gives, ", on_run_out: give_back", "", 1)
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, gives)
-		ask := func(text, want string) {
-			t.Helper()
-			if got := f.check(request("edge", text)); got != want {
-				t.Errorf("%s: got %s; want %s", text, got, want)
-			}
-		}
+		ask := f.wants
 		ask("k=a,b=1 hits=10", "OK ok:90/100")
 		ask("k=a,b=2 hits=20", "OK ok:70/100")
 		f.rules(keeps)

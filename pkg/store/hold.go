@@ -37,19 +37,20 @@ type Hold struct {
 	Phase  algorithms.HoldPhase
 	Holder Holder
 
-	// Estimate is the hits of a charge of HoldPair that begins its holder. Hits of the charge are the
-	// cost, if it ends the holder.
+	// Estimate is the hits of a charge of HoldPair that begins its holder. Hits of the charge are
+	// the cost, if it ends the holder.
 	Estimate uint32
 
 	AtMost time.Duration // from the begin on, at least a millisecond: the holder is then forgotten; held hits of Concurrency are free
 
-	// GivesBack says that the hits of a begin come back when AtMost is over without an end. The hits
-	// come back once, as algorithms.GiveBack has it; under Concurrency in any case. The next charge or peek of the state with GivesBack finds them back. Of more than 64
-	// holders that run out at once, some may come back at a later one.
+	// GivesBack says that the hits of a begin come back when AtMost is over without an end. The
+	// hits come back once, as algorithms.GiveBack has it; under Concurrency in any case. The next
+	// charge or peek of the state with GivesBack finds them back. Of more than 64 holders that run
+	// out at once, some may come back at a later one.
 	GivesBack bool
 
-	// Was receives the live hold as the charge found it, after a Take or a Peek. A store that cannot
-	// tell leaves the zero value.
+	// Was receives the live hold as the charge found it, after a Take or a Peek. A store that
+	// cannot tell leaves the zero value.
 	Was algorithms.Hold
 
 	// Now receives the instant of a begin by the store's clock, after a Take. A store that cannot
@@ -57,11 +58,17 @@ type Hold struct {
 	Now algorithms.Instant
 }
 
-// Pair makes a charge of HoldPair the end or the begin of its holder. Pair does nothing to any other
-// charge. Of a begin, the hits become the estimate.
+// IsPair reports whether the charge is of HoldPair: the store has not made it a begin or an end.
+func (c *Charge) IsPair() bool { return c.Hold != nil && c.Hold.Phase == algorithms.HoldPair }
+
+// IsEnd reports whether the charge ends a holder, or repairs one. Such a charge is never denied.
+func (c *Charge) IsEnd() bool { return c.Hold != nil && !c.Hold.Phase.Begins() }
+
+// Pair makes a charge of HoldPair the end or the begin of its holder. Pair does nothing to any
+// other charge. Of a begin, the hits become the estimate.
 func (c *Charge) Pair(ends bool) {
 	switch {
-	case c.Hold == nil || c.Hold.Phase != algorithms.HoldPair:
+	case !c.IsPair():
 	case ends:
 		c.Hold.Phase = algorithms.HoldEnd
 	default:
@@ -78,11 +85,11 @@ type Pairs struct{ held map[Holder]bool }
 func (p *Pairs) End(charges []Charge, holds func(i int) bool) {
 	clear(p.held)
 	for i := range charges {
-		if h := charges[i].Hold; h != nil && h.Phase == algorithms.HoldPair && holds(i) {
+		if c := &charges[i]; c.IsPair() && holds(i) {
 			if p.held == nil {
 				p.held = make(map[Holder]bool)
 			}
-			p.held[h.Holder] = true
+			p.held[c.Hold.Holder] = true
 		}
 	}
 	if len(p.held) == 0 {

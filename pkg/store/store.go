@@ -203,10 +203,11 @@ type Remote interface {
 	// HoldLater applies a charge with a Hold as at an earlier instant of the store's clock, and
 	// returns at once. HoldLater keeps a copy of the charge and of its Hold, and writes no Was. The
 	// phase is HoldBegun, HoldEnd, HoldCancel or HoldPair, which is HoldEnd or HoldBegun with the
-	// estimate. Charges of one holder are applied in the order of the calls, and may be merged. The store sends them after a moment, but before any later Take, Peek
-	// or Reset of the key. A charge without an answer is sent again: its effect does not repeat while
-	// the holder is known. A charge that cannot be sent before the holder has run out, or is above the
-	// store's bounds, is dropped and counted in metrics.
+	// estimate. Charges of one holder are applied in the order of the calls, and may be merged. The
+	// store sends them after a moment, but before any later Take, Peek or Reset of the key. A charge
+	// without an answer is sent again: its effect does not repeat while the holder is known. A charge
+	// that cannot be sent before the holder has run out, or is above the store's bounds, is dropped
+	// and counted in metrics.
 	HoldLater(c *Charge, at algorithms.Instant)
 
 	// Now returns the instant by the store's clock, which aligns the windows of a limit. The zero
@@ -269,7 +270,7 @@ func Admitted(charges []Charge, decisions []algorithms.Decision) bool {
 	quotas, over, last := 0, 0, -1 // last is the charge before that counts
 	for i := range charges {
 		c := &charges[i]
-		if c.Hold != nil && !c.Hold.Phase.Begins() {
+		if c.IsEnd() {
 			continue
 		}
 		denied := !decisions[i].Allowed

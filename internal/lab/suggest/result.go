@@ -175,8 +175,8 @@ func (s *shape) result(g Goal, has func(time.Duration) bool) *Shape {
 // of a token_bucket keeps its proportion, and is at least that burst.
 func (l *Limit) set(requests, burst uint64) {
 	most := uint64(algorithms.MaxHits)
-	if l.of.Money && l.of.Algorithm.HasWindows() {
-		most = algorithms.MaxCount
+	if l.of.Money {
+		most = l.of.Algorithm.MostPerPeriod()
 	}
 	l.Requests = min(round(requests), most)
 	if l.of.Algorithm == algorithms.TokenBucket {

@@ -178,9 +178,9 @@ type bound struct {
 }
 
 // most returns the bound in an interval of length d. After one change it is the largest capacity
-// and the gain of the largest rate. A window can end, so each limit of a window adds its hits. Where
-// processes go on with two rules, limits forget in turns. A small limit between two others keeps no
-// more hits than its capacity. So then all limits add up.
+// and the gain of the largest rate. A window can end, so each limit of a window adds its hits.
+// Where processes go on with two rules, limits forget in turns. A small limit between two others
+// keeps no more hits than its capacity. So then all limits add up.
 func (b *bound) most(d time.Duration) uint64 {
 	capacity, gain, sum, ends := uint64(0), uint64(0), uint64(0), uint64(0)
 	for _, l := range b.limits {

@@ -198,7 +198,8 @@ func randomCharges(r *rand.Rand) []store.Charge {
 	return charges
 }
 
-// inBillions gives a charge of a window a limit and hits a billion times as large, and somewhat more.
+// inBillions gives a charge of a window a limit and hits a billion times as large, and somewhat
+// more.
 func inBillions(c *store.Charge) {
 	const times = 1_234_567_891
 	if c.Limit.Algorithm.HasWindows() {

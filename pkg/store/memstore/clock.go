@@ -100,7 +100,7 @@ func (sh *shard) followLocked(s *Store, c *clock) {
 	})
 	s.metrics.free(int(count-sh.table.count), places)
 	sh.holders.realign(step)
-	sh.returns = min(sh.returns, 1) // the next touch looks
+	sh.nextReturn = min(sh.nextReturn, 1) // the next touch looks
 	sh.latest = before + algorithms.Instant(step)
 	sh.epoch = c.epoch
 	sh.candidates.reset()

@@ -120,7 +120,8 @@ func TestAlmostSpentKeysOutliveAFloodOfKeysWithOneHit(t *testing.T) {
 	}
 }
 
-// A client that chooses models makes as many keys that learn as it likes, and each is kept for 30 days.
+// A client that chooses models makes as many keys that learn as it likes, and each is kept for 30
+// days.
 func TestAFloodOfKeysThatLearnDropsNoCounts(t *testing.T) {
 	inBubble(t, Options{MaxKeys: 10_000}, func(t *testing.T, s *Store) {
 		limit := algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 100, Period: time.Hour}

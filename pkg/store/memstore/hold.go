@@ -81,7 +81,7 @@ func (s *Store) decideBegin(v *view, b *begin, c *store.Charge, now algorithms.I
 	c.Hold.Was, c.Hold.Now = b.was, now
 	e := b.was.Effect(c.Hold.Phase, c.Limit, c.Hits)
 	b.hits = e.Hits
-	b.refused = b.refused && b.record == 0 && !b.again && (e.Hits > 0 || c.Hold.Phase == algorithms.HoldPair)
+	b.refused = b.refused && b.record == 0 && !b.again && (e.Hits > 0 || c.IsPair())
 	switch {
 	case !b.refused:
 		d := v.take(c, e.Hits, now, algorithms.Counting(c.CountRejected))
@@ -161,13 +161,14 @@ func (h *holders) lookup(t stateTag, holder *store.Holder, now algorithms.Instan
 // pairOf returns the cost of a charge, which is the only one of a transaction. The number of the
 // charge is -1 unless it is of HoldPair.
 func pairOf(c *store.Charge) cost {
-	if c.Hold.Phase != algorithms.HoldPair {
+	if !c.IsPair() {
 		return cost{charge: -1}
 	}
 	return cost{hits: c.Hits}
 }
 
-// resolveLocked makes a charge of HoldPair an end or a begin, as the holder is now. mu must be held.
+// resolveLocked makes a charge of HoldPair an end or a begin, as the holder is now. mu must be
+// held.
 func (sh *shard) resolveLocked(key digest, c *store.Charge, pair cost, now algorithms.Instant) {
 	if pair.charge == 0 {
 		c.Hits = pair.hits
@@ -318,7 +319,7 @@ func (sh *shard) takeHoldKnownLocked(s *Store, key digest, c *store.Charge, d *a
 		return false
 	}
 	switch {
-	case sh.returns != 0 && sh.returns <= now:
+	case sh.nextReturn != 0 && sh.nextReturn <= now:
 		return false // perhaps the hits of the holder have yet to come back
 	case c.Limit.Algorithm.HasState():
 		return sh.holdHitsLocked(s, key, place, c, d, now)

@@ -54,7 +54,7 @@ func (h *holders) keepHits(n uint32) {
 func (sh *shard) returnLocked(n uint32, key digest, c *store.Charge) {
 	if r := sh.holders.of(n); c.Hold.GivesBack && r.kind() == kindHeld && r.hits > 0 {
 		sh.holders.returnLater(n, key)
-		sh.returns = sh.holders.of(sh.holders.back.first).until
+		sh.nextReturn = sh.holders.of(sh.holders.back.first).until
 	}
 }
 
@@ -62,7 +62,7 @@ func (sh *shard) returnLocked(n uint32, key digest, c *store.Charge) {
 // is not known. mu must be held.
 func (s *Store) runOutLocked(sh *shard) {
 	h := &sh.holders
-	if sh.returns = 0; h.back == nil {
+	if sh.nextReturn = 0; h.back == nil {
 		return
 	}
 	for range mostReturns {
@@ -75,7 +75,7 @@ func (s *Store) runOutLocked(sh *shard) {
 		h.forget(n)
 	}
 	if n := h.back.first; n != 0 {
-		sh.returns = h.of(n).until
+		sh.nextReturn = h.of(n).until
 	}
 }
 

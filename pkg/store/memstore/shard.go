@@ -15,7 +15,7 @@ type shard struct {
 	mu         sync.Mutex // guards all below
 	latest     algorithms.Instant
 	epoch      int64              // of the clock that told the instants of the states
-	returns    algorithms.Instant // no hits of holders come back before; 0: none are to come back
+	nextReturn algorithms.Instant // no hits of holders come back before; 0: none are to come back
 	table      table
 	limits     limits
 	logs       logs
@@ -43,7 +43,7 @@ func (sh *shard) instantOfLocked(s *Store, c *clock) algorithms.Instant {
 		sh.followLocked(s, c)
 	}
 	sh.latest = max(sh.latest, c.now())
-	if sh.returns != 0 && sh.returns <= sh.latest {
+	if sh.nextReturn != 0 && sh.nextReturn <= sh.latest {
 		s.runOutLocked(sh)
 	}
 	return sh.latest

@@ -39,9 +39,9 @@ import (
 //
 // The record of a key of concurrency has the number of its holders, or of some of these, in place
 // of the state. The record of a holder of a rate limit begins with the tag of its state and its
-// kind (8 bytes). If its hits come back, it begins with the digest. A holder is the name (16 bytes), hits, the age of the begin, and the time until
-// the holder runs out. Both times count from the section's instant, as signed varints. Version 1
-// has no holders.
+// kind (8 bytes). If its hits come back, it begins with the digest. A holder is the name (16
+// bytes), hits, the age of the begin, and the time until the holder runs out. Both times count from
+// the section's instant, as signed varints. Version 1 has no holders.
 const (
 	snapshotMagic   = "weir\r\n\x1a\x00" // no text, and damaged by a transfer as text
 	snapshotVersion = 2

@@ -40,7 +40,7 @@ func (s *Store) Load(r io.Reader) (Loaded, error) {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
-		sh.returns = 1 // the next touch looks
+		sh.nextReturn = 1 // the next touch looks
 		sh.mu.Unlock()
 	}
 	forgotten := int(s.metrics.evicted.Load() - evicted)

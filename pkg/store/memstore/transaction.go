@@ -167,7 +167,7 @@ func (t *transaction) lock(s *Store) algorithms.Instant {
 	}
 	for _, shard := range t.shards {
 		sh := &s.shards[shard]
-		if sh.latest = now; sh.returns != 0 && sh.returns <= now {
+		if sh.latest = now; sh.nextReturn != 0 && sh.nextReturn <= now {
 			s.runOutLocked(sh)
 		}
 	}
@@ -254,13 +254,13 @@ func (t *transaction) endLocked(s *Store, charges []store.Charge, decisions []al
 	if first {
 		t.costs = t.costs[:0]
 		for i := range charges {
-			if h := charges[i].Hold; h != nil && h.Phase == algorithms.HoldPair {
+			if charges[i].IsPair() {
 				t.costs = append(t.costs, cost{i, charges[i].Hits})
 			}
 		}
 	}
 	for _, of := range t.costs {
-		if c := &charges[of.charge]; c.Hold.Phase == algorithms.HoldPair {
+		if c := &charges[of.charge]; c.IsPair() {
 			c.Hits = of.hits
 		}
 	}
@@ -270,7 +270,7 @@ func (t *transaction) endLocked(s *Store, charges []store.Charge, decisions []al
 		})
 	}
 	end := func(i int) {
-		if c := &charges[i]; c.Hold != nil && !c.Hold.Phase.Begins() {
+		if c := &charges[i]; c.IsEnd() {
 			s.endLocked(&s.shards[t.refs[i].shard], t.refs[i].key, c, &decisions[i], now)
 		}
 	}
@@ -285,7 +285,7 @@ func (t *transaction) endLocked(s *Store, charges []store.Charge, decisions []al
 	}
 	t.costs = slices.DeleteFunc(t.costs, func(of cost) bool {
 		charges[of.charge].Pair(false)
-		return charges[of.charge].Hold.Phase != algorithms.HoldPair
+		return !charges[of.charge].IsPair()
 	})
 }
 

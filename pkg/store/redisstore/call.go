@@ -154,8 +154,8 @@ const release algorithms.HoldPhase = 5
 // givesBack is added to the phase of a charge that gives back.
 const givesBack = 16
 
-// returning ends the name of the set of holders whose hits come back. The name of the book is before
-// it.
+// returning ends the name of the set of holders whose hits come back. The name of the book is
+// before it.
 const returning = '<'
 
 // pairedEnd is added to the status of a holder whose charge of HoldPair was the end.
@@ -191,8 +191,7 @@ func (c *call) ownHolds() {
 // fails for another call, each would be applied again.
 func (c *call) alone() bool {
 	return (len(c.holds) > 0 || c.action == correct) && slices.ContainsFunc(c.charges, func(charge store.Charge) bool {
-		pair := charge.Hold != nil && charge.Hold.Phase == algorithms.HoldPair
-		return pair && charge.Limit.Algorithm == algorithms.Concurrency ||
+		return charge.IsPair() && charge.Limit.Algorithm == algorithms.Concurrency ||
 			(charge.Hold != nil || c.action == correct) && charge.Limit.Algorithm == algorithms.SlidingWindowLog
 	})
 }
@@ -320,7 +319,7 @@ func (c *call) tellState(i int, to *store.State) {
 
 func (c *call) tellHold(n int, charge *store.Charge) {
 	if charge.Hold != nil && len(c.holds) > 0 {
-		if charge.Hold.Phase == algorithms.HoldPair {
+		if charge.IsPair() {
 			charge.Pair(c.ends(n))
 		}
 		charge.Hold.Was, charge.Hold.Now = c.holds[n].Was, instant(uint64(c.holds[n].at))

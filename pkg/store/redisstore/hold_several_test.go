@@ -117,8 +117,8 @@ func TestHoldersOfARequestThatFailedAreRepaired(t *testing.T) {
 	}
 }
 
-// While a slot moves, Redis refuses a call without one of its keys. Such a key is the set of holders
-// whose hits come back.
+// While a slot moves, Redis refuses a call without one of its keys. Such a key is the set of
+// holders whose hits come back.
 func TestRedisRefusesACallWhoseSetOfHoldersHasMoved(t *testing.T) {
 	addresses := sharedCluster(t).Addresses()
 	s := open(t, urlOf("redis-cluster", addresses...), Options{})

@@ -183,7 +183,7 @@ func (o *outbox) sendKeyLocked(b *owed.Book, key []byte, followed bool, holds fu
 // way or wait. A begin without an answer is sent again. If the end of the request has come before,
 // only a second end ends the holder.
 func (o *outbox) followLocked(b *owed.Book, c *store.Charge) {
-	ends := c.Hold != nil && !c.Hold.Phase.Begins() && c.Hold.Phase != algorithms.HoldBegun
+	ends := c.IsEnd() && c.Hold.Phase != algorithms.HoldBegun
 	if ends && b.Knows(c) {
 		o.addEvent(b, c, o.nowOf(false))
 	}

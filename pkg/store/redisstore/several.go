@@ -68,15 +68,15 @@ func (s *Store) takeSeveral(
 }
 
 // resolvePairs finds the ends among the charges of HoldPair: a part may know a holder that another
-// one has lost. A transaction with such charges takes one more round trip, and has charges and holds
-// of its own.
+// one has lost. A transaction with such charges takes one more round trip, and has charges and
+// holds of its own.
 func (s *Store) resolvePairs(
 	ctx context.Context, until time.Time, at algorithms.Instant, charges []store.Charge,
 ) ([]store.Charge, error) {
 	var peeks []*transaction
 	holds := make(map[int]*transaction)
 	for i := range charges {
-		if h := charges[i].Hold; h != nil && h.Phase == algorithms.HoldPair {
+		if charges[i].IsPair() {
 			holds[i] = s.transaction(peek, s.locate(&charges[i], at), at, charges[i:i+1])
 			peeks = append(peeks, holds[i])
 		}

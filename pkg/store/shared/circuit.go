@@ -121,7 +121,7 @@ func (p *phase) tells() bool {
 // told their hits of an outage. The end of a holder is for the remote store.
 func outlast(charges []store.Charge) bool {
 	for i := range charges {
-		if c := &charges[i]; !isLocal(c) || isEnd(c) {
+		if c := &charges[i]; !isLocal(c) || c.IsEnd() {
 			return false
 		}
 	}

@@ -111,11 +111,6 @@ func (s *Store) admit(n *names, c *store.Charge) {
 	}
 }
 
-// isEnd reports whether a charge ends a holder, or repairs one. Such a charge is never denied.
-func isEnd(c *store.Charge) bool { return c.Hold != nil && !c.Hold.Phase.Begins() }
-
-func isPair(c *store.Charge) bool { return c.Hold != nil && c.Hold.Phase == algorithms.HoldPair }
-
 // recallHolders looks for the holders of a question that the local store may know. The end of a
 // holder that was denied here has no cost. The remote store is asked to cancel the holder, because
 // it may have admitted the holder.
@@ -129,7 +124,7 @@ func (s *Store) recallHolders(q *question) {
 	}
 	q.pairs.End(q.rest, func(i int) bool { return q.known[i].Status == algorithms.HoldHeld })
 	for i := range q.rest {
-		if c := &q.rest[i]; c.Hold != nil && q.known[i].Status == algorithms.HoldDenied && isEnd(c) {
+		if c := &q.rest[i]; q.known[i].Status == algorithms.HoldDenied && c.IsEnd() {
 			q.ends[i] = *c.Hold
 			q.ends[i].Phase = algorithms.HoldCancel
 			c.Hold = &q.ends[i]
@@ -149,7 +144,7 @@ func (q *question) restoreHolders(charges []store.Charge) {
 // tellPairs tells the caller the hits of pairs that begin.
 func (q *question) tellPairs(charges []store.Charge) {
 	for n, i := range q.indexes {
-		if q.holds && isPair(&charges[i]) {
+		if q.holds && charges[i].IsPair() {
 			charges[i].Hits = q.rest[n].Hits
 		}
 	}
@@ -163,13 +158,13 @@ func (s *Store) recalledHolders(q *question, t *store.Transaction) {
 		c, h := &t.Charges[i], q.known[i].Status
 		switch {
 		case c.Hold == nil:
-		case isEnd(c) && h == algorithms.HoldHeld:
+		case c.IsEnd() && h == algorithms.HoldHeld:
 			n.set(0, c, inUnits(c.Limit), c.Hold.Phase, min(cost(c, share), algorithms.MaxHits))
 			s.take(n, 1)
 		case h != algorithms.HoldDenied:
-		case !isEnd(c) && (c.Hits > 0 || isPair(c)) && t.Admitted && t.Decisions[i].Allowed:
+		case !c.IsEnd() && (c.Hits > 0 || c.IsPair()) && t.Admitted && t.Decisions[i].Allowed:
 			s.admit(n, c)
-		case isEnd(c) && q.ends[i].Phase != 0:
+		case c.IsEnd() && q.ends[i].Phase != 0:
 			if c.Hold.Was = q.ends[i].Was; c.Hold.Was.Status == algorithms.HoldUnknown {
 				c.Hold.Was = q.known[i]
 			}
@@ -185,7 +180,7 @@ func (w *substitutes) meet(s *Store, charges []store.Charge) {
 	w.costs = w.costs[:0]
 	for i := range charges {
 		w.costs = append(w.costs, charges[i].Hits)
-		if c := &charges[i]; isEnd(c) || isPair(c) {
+		if c := &charges[i]; c.IsEnd() || c.IsPair() {
 			w.known[i], w.doubt[i] = s.known(&w.names, c)
 		}
 	}
@@ -204,10 +199,10 @@ func (w *substitutes) part(charges []store.Charge, share store.Share) {
 			continue
 		}
 		was := &c.Hold.Was
-		if isPair(c) {
+		if c.IsPair() {
 			c.Hold.Estimate = uint32(c.Hits)
 		}
-		if isEnd(c) {
+		if c.IsEnd() {
 			*was = w.known[i]
 		} else if !isLocal(c) {
 			*was = algorithms.Hold{}
@@ -225,10 +220,10 @@ func (s *Store) tellHolders(
 	at := s.remote.Now(algorithms.Limit{})
 	for i := range charges {
 		switch c := &charges[i]; {
-		case c.Hold == nil, !isEnd(c) && !isPair(c) && c.Hits <= 0, isEnd(c) && c.Hold.Holder == store.Holder{}: // nothing is held
-		case isEnd(c) && w.known[i].Status != algorithms.HoldDenied:
+		case c.Hold == nil, !c.IsEnd() && !c.IsPair() && c.Hits <= 0, c.IsEnd() && c.Hold.Holder == store.Holder{}: // nothing is held
+		case c.IsEnd() && w.known[i].Status != algorithms.HoldDenied:
 			s.tellHolder(&w.names, c, c.Hold.Phase, at)
-		case isEnd(c):
+		case c.IsEnd():
 			if w.doubt[i] || cause != nil {
 				s.tellHolder(&w.names, c, algorithms.HoldCancel, at)
 			}
@@ -237,7 +232,7 @@ func (s *Store) tellHolders(
 				s.admit(&w.names, c)
 			}
 			s.noteHolder(c.Hold.AtMost)
-			if isPair(c) && cause == nil { // the begin can have come before
+			if c.IsPair() && cause == nil { // the begin can have come before
 				hits += uint64(c.Hits)
 				pair := *c
 				pair.Hits = w.costs[i]
@@ -249,7 +244,7 @@ func (s *Store) tellHolders(
 		default:
 			s.noteHolder(c.Hold.AtMost)
 			s.deny(&w.names, c, cause != nil)
-			if isPair(c) && (cause != nil || c.Limit.Algorithm == algorithms.Concurrency) {
+			if c.IsPair() && (cause != nil || c.Limit.Algorithm == algorithms.Concurrency) {
 				s.tellHolder(&w.names, c, algorithms.HoldCancel, at) // no end comes of a denied one
 			}
 			if c.CountRejected && isLocal(c) && c.Limit.Algorithm != algorithms.Concurrency {

@@ -101,7 +101,7 @@ func (s *Store) goOn(q *question) {
 	told, telling := false, slices.ContainsFunc(q.phases, (*phase).tells)
 	for n := range q.rest {
 		c := &q.rest[n]
-		if !isLocal(c) || telling && isEnd(c) {
+		if !isLocal(c) || telling && c.IsEnd() {
 			q.states[n].Now = 0
 		}
 		told = told || q.states[n].Now != 0
@@ -140,7 +140,7 @@ func (s *Store) goOnFrom(charges []store.Charge, states []store.State, decisions
 
 // forgetIfBack forgets the denial of a key that a charge may have given hits back to.
 func (s *Store) forgetIfBack(c *store.Charge) {
-	if c.Hits < 0 || isEnd(c) {
+	if c.Hits < 0 || c.IsEnd() {
 		s.forget(c, false)
 	}
 }

@@ -160,11 +160,7 @@ func toUnits(c *store.Charge, told *store.State, d *algorithms.Decision) {
 	}
 	told.State = algorithms.StateOf(last, a, b)
 	told.Limit.Burst = uint32(min(uint64(told.Limit.Burst)*uint64(n), math.MaxUint32)) // the limit may be of other rules
-	most := uint64(math.MaxUint32)
-	if told.Limit.Algorithm.HasWindows() {
-		most = algorithms.MaxCount
-	}
-	told.Limit.SetPerPeriod(min(told.Limit.PerPeriod()*uint64(n), most))
+	told.Limit.SetPerPeriod(min(told.Limit.PerPeriod()*uint64(n), told.Limit.Algorithm.MostPerPeriod()))
 	c.Limit, c.Hits, d.Remaining = inUnits(c.Limit), c.Hits*int64(n), d.Remaining*uint64(n)
 }
 

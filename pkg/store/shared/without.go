@@ -52,7 +52,7 @@ func (s *Store) without(charges []store.Charge, decisions []algorithms.Decision,
 func (s *Store) countDivided(charges []store.Charge, decisions []algorithms.Decision) {
 	for i := range charges {
 		c, d := &charges[i], &decisions[i]
-		if isLocal(c) && !isEnd(c) && !d.Allowed && c.Hits <= int64(d.Remaining/uint64(units(c.Limit))) {
+		if isLocal(c) && !c.IsEnd() && !d.Allowed && c.Hits <= int64(d.Remaining/uint64(units(c.Limit))) {
 			s.metrics.divided.Add(1)
 		}
 	}
@@ -121,7 +121,7 @@ func (s *Store) substitute(charges []store.Charge, share store.Share) *substitut
 	for i := range w.charges {
 		c := &w.charges[i]
 		switch {
-		case isLocal(c) && isEnd(c) && w.known[i].Status != algorithms.HoldHeld:
+		case isLocal(c) && c.IsEnd() && w.known[i].Status != algorithms.HoldHeld:
 			c.Limit, c.Hits, c.Hold, c.Mode, c.CountRejected, c.Before = inUnits(c.Limit), 0, nil, store.Shadow, false, nil
 		case isLocal(c):
 			w.formersInUnits(c)
@@ -129,7 +129,7 @@ func (s *Store) substitute(charges []store.Charge, share store.Share) *substitut
 			if c.Hits > algorithms.MaxHits && c.Limit.More > 0 { // more than a charge can take
 				c.Limit.SetPerPeriod(0)
 			}
-			if c.Hits = min(c.Hits, algorithms.MaxHits); isPair(c) {
+			if c.Hits = min(c.Hits, algorithms.MaxHits); c.IsPair() {
 				c.Hold.Estimate = uint32(c.Hits) // until part
 			}
 		default:
@@ -139,7 +139,7 @@ func (s *Store) substitute(charges []store.Charge, share store.Share) *substitut
 			if c.Limit = s.unusedLimit(false, algorithms.MaxHits); deniedByPolicy(&charges[i]) {
 				c.Limit.Requests, hits = 0, 1
 			}
-			if isEnd(c) {
+			if c.IsEnd() {
 				c.Mode = store.Shadow
 			}
 			c.Hits, c.CountRejected, c.Hold, c.Before = hits, false, nil, nil
@@ -173,7 +173,7 @@ func (s *Store) put(w *substitutes) {
 // deniedByPolicy reports whether a charge is denied: by its policy, or by a limit of 0, for which
 // no store is needed. A refund and a probe are never denied, and neither is the end of a holder.
 func deniedByPolicy(c *store.Charge) bool {
-	return c.Hits > 0 && !isEnd(c) && (c.OnError == store.OnErrorDeny || c.OnError == store.OnErrorAllow && c.Limit.Requests == 0)
+	return c.Hits > 0 && !c.IsEnd() && (c.OnError == store.OnErrorDeny || c.OnError == store.OnErrorAllow && c.Limit.Requests == 0)
 }
 
 // decideByPolicy decides the charges with Allow and Deny. A charge that the local store has decided
@@ -185,7 +185,7 @@ func (s *Store) decideByPolicy(charges []store.Charge, decisions []algorithms.De
 		switch {
 		case isLocal(c):
 			decisions[i].Remaining = priceOf(c, share).buys(decisions[i].Remaining)
-			if isEnd(c) {
+			if c.IsEnd() {
 				decisions[i].Allowed, decisions[i].RetryAfter = true, 0
 			}
 		case c.OnError == store.OnErrorAllow && deniedByPolicy(c):

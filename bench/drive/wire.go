@@ -14,8 +14,6 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
-
-	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 )
 
 // A Wire is a connection that asks at little cost. Header blocks repeat, as Envoy's do, and the
@@ -23,6 +21,7 @@ import (
 // does both must not have more than 32 KiB of requests open, as Send waits until the server takes
 // the messages. Make a Wire with DialWire.
 type Wire struct {
+	call    Call
 	conn    net.Conn
 	in      *bufio.Reader
 	framer  *http2.Framer // reads
@@ -52,15 +51,21 @@ var ErrDenied = errors.New("the answer is over limit")
 // noTimeout is the value of grpc-timeout that is not sent.
 const noTimeout = "0m"
 
-// DialWire connects. Each request says that its caller waits for at most that timeout, in
-// milliseconds. With a timeout of 0 a request says nothing. Ctx ends the connection.
+// DialWire connects, for the call of Envoy. Each request says that its caller waits for at most
+// that timeout, in milliseconds. With a timeout of 0 a request says nothing. Ctx ends the
+// connection.
 func DialWire(ctx context.Context, address string, timeout time.Duration) (*Wire, error) {
+	return ShouldRateLimit().Dial(ctx, address, timeout)
+}
+
+// Dial is DialWire for another call.
+func (c Call) Dial(ctx context.Context, address string, timeout time.Duration) (*Wire, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
 	}
 	in := bufio.NewReaderSize(conn, 16<<10)
-	w := &Wire{conn: conn, in: in, framer: http2.NewFramer(nil, in), denied: make(map[uint32]bool), next: 1, window: 65535}
+	w := &Wire{call: c, conn: conn, in: in, framer: http2.NewFramer(nil, in), denied: make(map[uint32]bool), next: 1, window: 65535}
 	w.timeout = strconv.FormatInt(timeout.Milliseconds(), 10) + "m"
 	w.opened.L = &w.mu
 	context.AfterFunc(ctx, func() { _ = w.Close() })
@@ -144,7 +149,7 @@ func (w *Wire) blockLocked() ([]byte, error) {
 	for _, f := range [][2]string{
 		{":method", "POST"},
 		{":scheme", "http"},
-		{":path", ratelimitv3.RateLimitService_ShouldRateLimit_FullMethodName},
+		{":path", w.call.Method},
 		{":authority", "weir"},
 		{"te", "trailers"},
 		{"grpc-timeout", w.timeout},
@@ -211,11 +216,14 @@ func (w *Wire) frame(frame http2.Frame, ended func(stream uint32, err error)) er
 		delete(w.denied, f.StreamID)
 		ended(f.StreamID, outcome)
 	case *http2.DataFrame:
-		var code ratelimitv3.RateLimitResponse_Code
-		if len(f.Data()) < 5 || (codec{}).Unmarshal(f.Data()[5:], &code) != nil || code == ratelimitv3.RateLimitResponse_UNKNOWN {
+		if len(f.Data()) < 5 {
 			return fmt.Errorf("the answer %q has no verdict", f.Data())
 		}
-		if code == ratelimitv3.RateLimitResponse_OVER_LIMIT {
+		denied, err := w.call.Denied(f.Data()[5:])
+		if err != nil {
+			return fmt.Errorf("the answer %q has no verdict: %w", f.Data(), err)
+		}
+		if denied {
 			w.denied[f.StreamID] = true
 		}
 	case *http2.RSTStreamFrame:

@@ -25,6 +25,7 @@ BENCHFLAGS ?= -benchmem
 TESTFLAGS ?=
 GORACE ?=
 ARGS ?=
+LIMITADOR ?=
 
 # The race detector needs a C compiler; without one the tests run without the detector, except in
 # CI.
@@ -129,6 +130,10 @@ bench: ## Run the benchmarks, and Weir against a bare gRPC server, through Envoy
 		go -C bench run ./grpcbench -store leased $(ARGS); \
 		go -C bench run ./latency -store leased -keys 1 -rate 0 -rounds 3; \
 		go -C bench run ./fleet -scenario 'steady.*' $(ARGS)
+
+.PHONY: versus
+versus: ## Measure Weir against envoyproxy/ratelimit, limitador and gubernator, and write docs/versus.md (12 minutes and the builds); LIMITADOR=dir is a tree of its source
+	@REDIS_SERVER=$$(scripts/redis.sh); export REDIS_SERVER; go -C bench run ./versus -limitador "$(LIMITADOR)" -page docs/versus.md $(ARGS)
 
 .PHONY: fleet
 fleet: ## Measure a fleet while Redis or a sidecar fails, from its clients' side (25 minutes); ARGS='-scenario late' chooses

@@ -144,6 +144,23 @@ func (r *Recorder) ended(stream uint32, err error) {
 	}
 }
 
+// AwaitConnection waits until there is a connection, or ctx ends.
+func (r *Recorder) AwaitConnection(ctx context.Context) {
+	for {
+		r.mu.Lock()
+		connected := r.wire != nil
+		r.mu.Unlock()
+		if connected {
+			return
+		}
+		select {
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // Waiting returns the number of requests that are open.
 func (r *Recorder) Waiting() int {
 	r.mu.Lock()

@@ -35,11 +35,11 @@ type Process struct {
 
 // Start runs the program at path. Name is the program's name in errors.
 func Start(name, path string, args ...string) (*Process, error) {
-	return start(name, nil, path, args...)
+	return StartIn(nil, name, path, args...)
 }
 
-// start is Start with the given environment; nil means the environment of this process.
-func start(name string, environ []string, path string, args ...string) (*Process, error) {
+// StartIn is Start with an environment of NAME=value; nil means the environment of this process.
+func StartIn(environ []string, name, path string, args ...string) (*Process, error) {
 	p := &Process{
 		name:    name,
 		cmd:     exec.Command(path, args...),

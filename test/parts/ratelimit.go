@@ -24,10 +24,10 @@ func StartRatelimit(ctx context.Context, binary string, environ ...string) (*Rat
 	if server := os.Getenv("WEIR_GRPC_SERVER"); server != "" {
 		environ = append([]string{"WEIR_GRPC_SERVER=" + server}, environ...)
 	}
-	process, err := start("ratelimit", slices.Concat([]string{
+	process, err := StartIn(slices.Concat([]string{
 		"HOST=127.0.0.1", "PORT=0", "GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",
 		"PROMETHEUS_ADDR=127.0.0.1:0", "WEIR_ADMIN_ADDRESS=127.0.0.1:0", "USE_STATSD=false", "LOG_LEVEL=info", "LOG_FORMAT=json",
-	}, environ), binary)
+	}, environ), "ratelimit", binary)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,341 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/weirproxy/weir/bench/drive"
+	"github.com/weirproxy/weir/bench/program"
+)
+
+const (
+	connections = 4
+	streams     = 32 // of a connection, in a closed loop
+	steadyRate  = 4000
+	population  = 10_000 // keys of the limit that never denies
+	popularity  = 1.1    // Zipf's s: eleven keys get 40 requests a second or more of steadyRate
+	secondKeys  = 8
+	dayKeys     = 64 // of a turn
+	longest     = 5 * time.Second
+)
+
+// loads is how many open loops there are.
+const loads = 3
+
+// shares are their rates, as parts of the capacity.
+func shares() [loads]float64 { return [loads]float64{0.3, 0.6, 0.8} }
+
+// turn is the figures of one turn of a contender.
+type turn struct {
+	server, redis         time.Duration // CPU of a request at steadyRate
+	fullServer, fullRedis time.Duration // CPU of a request in the closed loop
+	capacity              float64       // requests per second of the closed loop
+	p50, p99, p999        [loads]time.Duration
+	denied                int // by the limit that never denies
+	failed                int
+	tally                 tally
+}
+
+// runs are the measurements of a contender.
+type runs struct {
+	*contender
+
+	site  *site
+	keys  [][]byte // requests for the limit that never denies
+	turns []turn
+	bytes memory
+}
+
+// memory is bytes for each key.
+type memory struct{ server, redis float64 }
+
+// spans are the lengths of a turn's parts, and the number of keys in memory.
+type spans struct {
+	part, flood time.Duration
+	keys        int
+}
+
+// take measures a turn.
+func (r *runs) take(ctx context.Context, s spans, number int) (err error) {
+	t := turn{}
+	if _, err := r.paced(ctx, steadyRate, s.part/4); err != nil { // warm
+		return err
+	}
+	t.server, t.redis, err = r.cpu(func() (int, error) {
+		all, err := r.paced(ctx, steadyRate, s.part)
+		return t.count(all), err
+	})
+	if err != nil {
+		return err
+	}
+	begun, asked := time.Now(), 0
+	t.fullServer, t.fullRedis, err = r.cpu(func() (int, error) {
+		all, err := r.closed(ctx, s.part, r.free)
+		asked = t.count(all)
+		return asked, err
+	})
+	if err != nil {
+		return err
+	}
+	t.capacity = float64(asked) / time.Since(begun).Seconds()
+	for i, share := range shares() {
+		all, err := r.paced(ctx, max(1, int(share*t.capacity)), s.part)
+		if err != nil {
+			return err
+		}
+		t.count(all)
+		took := make([]time.Duration, len(all))
+		for n := range all {
+			took[n] = time.Duration(all[n].Received - all[n].Sent)
+		}
+		slices.Sort(took)
+		t.p50[i], t.p99[i], t.p999[i] = program.At(took, 0.5), program.At(took, 0.99), program.At(took, 0.999)
+	}
+	if r.name != bareName {
+		if t.tally, err = r.flood(ctx, s.flood, number); err != nil {
+			return err
+		}
+	}
+	r.turns = append(r.turns, t)
+	return nil
+}
+
+// count adds the failures of requests that no limit denies, and returns the number of requests.
+func (t *turn) count(all []drive.Record) int {
+	for i := range all {
+		switch all[i].Result {
+		case drive.Denied:
+			t.denied++
+		case drive.Failed, drive.Unreached, drive.Open:
+			t.failed++
+		case drive.Allowed:
+		}
+	}
+	return len(all)
+}
+
+// cpu returns the CPU time of the service and of Redis for each request that ask asks.
+func (r *runs) cpu(ask func() (int, error)) (server, redis time.Duration, err error) {
+	var before, after [2]time.Duration
+	if before, err = r.used(); err != nil {
+		return 0, 0, err
+	}
+	n, err := ask()
+	if err != nil {
+		return 0, 0, err
+	}
+	after, err = r.used()
+	each := time.Duration(max(n, 1))
+	return (after[0] - before[0]) / each, (after[1] - before[1]) / each, err
+}
+
+// used returns the CPU time of the service and of Redis so far.
+func (r *runs) used() (used [2]time.Duration, err error) {
+	if used[0], err = drive.CPU(r.site.process.PID()); err != nil || r.site.store == nil {
+		return used, err
+	}
+	used[1], err = drive.CPU(r.site.store.Process().PID())
+	return used, err
+}
+
+// free returns a request for one of the keys that are never denied, the popular ones more often.
+func (r *runs) free(zipf *rand.Zipf) (int32, []byte) { return 0, r.keys[zipf.Uint64()] }
+
+func zipf(seed uint64) *rand.Zipf {
+	return rand.NewZipf(rand.New(rand.NewPCG(seed, 25)), popularity, 1, population-1)
+}
+
+// paced asks at random instants, at a rate on average.
+func (r *runs) paced(ctx context.Context, rate int, span time.Duration) (all []drive.Record, err error) {
+	staying, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var group errgroup.Group
+	recorders := r.recorders()
+	for _, one := range recorders {
+		group.Go(func() error { one.Stay(staying); return nil })
+		one.AwaitConnection(ctx)
+	}
+	keys := zipf(uint64(rate))
+	n := 0
+	for range drive.Arrivals(ctx, rate, span) {
+		_, request := r.free(keys)
+		recorders[n%connections].Send([]int32{0}, [][]byte{request})
+		n++
+	}
+	for until := time.Now().Add(longest); waiting(recorders) > 0 && time.Now().Before(until); {
+		<-time.After(time.Millisecond)
+	}
+	cancel()
+	return records(recorders, errors.Join(group.Wait(), context.Cause(ctx)))
+}
+
+// closed asks in a closed loop.
+func (r *runs) closed(ctx context.Context, span time.Duration, next func(*rand.Zipf) (int32, []byte)) ([]drive.Record, error) {
+	ctx, cancel := context.WithTimeout(ctx, span+longest)
+	defer cancel()
+	recorders := r.recorders()
+	asking, ctx := errgroup.WithContext(ctx)
+	until := time.Now().Add(span)
+	for i, one := range recorders {
+		asking.Go(func() error {
+			keys := zipf(uint64(i))
+			return one.Closed(ctx, streams, func() (int32, []byte, bool) {
+				tag, request := next(keys)
+				return tag, request, time.Now().Before(until)
+			})
+		})
+	}
+	return records(recorders, asking.Wait())
+}
+
+func (r *runs) recorders() []*drive.Recorder {
+	all := make([]*drive.Recorder, connections)
+	for i := range all {
+		all[i] = drive.NewRecorder(r.site.address, 0, r.call())
+	}
+	return all
+}
+
+func waiting(recorders []*drive.Recorder) (n int) {
+	for _, r := range recorders {
+		n += r.Waiting()
+	}
+	return n
+}
+
+// records returns all records, and the errors of a service that answers no verdicts.
+func records(recorders []*drive.Recorder, err error) (all []drive.Record, _ error) {
+	for _, r := range recorders {
+		records, failed := r.Records()
+		all, err = append(all, records...), errors.Join(err, failed)
+	}
+	return all, err
+}
+
+// flood asks far more than strict limits admit, and judges the answers.
+func (r *runs) flood(ctx context.Context, span time.Duration, number int) (sum tally, err error) {
+	requests := make([][]byte, secondKeys+dayKeys)
+	for i := range requests {
+		requests[i] = r.request(classOf(i), fmt.Sprintf("flood-%d-%d", number, i))
+	}
+	all, err := r.closed(ctx, span, func(*rand.Zipf) (int32, []byte) {
+		i := rand.IntN(secondKeys)
+		if rand.IntN(2) == 0 {
+			i = secondKeys + rand.IntN(dayKeys)
+		}
+		return int32(i), requests[i]
+	})
+	of := make([][]drive.Record, len(requests))
+	for _, record := range all {
+		of[record.Tag] = append(of[record.Tag], record)
+	}
+	for i := range of {
+		l := classOf(i).of()
+		l.anchored = r.anchored
+		sum.add(judge(l, of[i]))
+	}
+	return sum, err
+}
+
+// classOf returns the class of a key of the flood.
+func classOf(key int) class {
+	if key < secondKeys {
+		return second
+	}
+	return day
+}
+
+// fill measures the memory of a fresh process for each key.
+func (r *runs) fill(ctx context.Context, p *programs, s spans) (err error) {
+	if r.batch == 0 {
+		return nil
+	}
+	fresh, err := r.open(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, fresh.close()) }()
+	of := &runs{contender: r.contender, site: fresh, keys: r.keys}
+	if _, err := of.paced(ctx, steadyRate, s.part/2); err != nil { // buffers and connections have their size then
+		return err
+	}
+	before, err := fresh.memory(ctx)
+	if err != nil {
+		return err
+	}
+	if err := of.ask(ctx, s.keys); err != nil {
+		return err
+	}
+	after, err := fresh.memory(ctx)
+	n := float64(s.keys)
+	r.bytes = memory{(after.server - before.server) / n, (after.redis - before.redis) / n}
+	return err
+}
+
+// ask charges a hit on each of many keys.
+func (r *runs) ask(ctx context.Context, keys int) error {
+	var next atomic.Int64
+	recorders := r.recorders()
+	asking, ctx := errgroup.WithContext(ctx)
+	for _, one := range recorders {
+		asking.Go(func() error {
+			return one.Closed(ctx, max(2, streams/r.batch), func() (int32, []byte, bool) {
+				names := make([]string, r.batch)
+				last := int(next.Add(int64(r.batch)))
+				for i := range names {
+					names[i] = fmt.Sprintf("client-%09d", last-i)
+				}
+				return 0, r.request(day, names...), last-r.batch < keys
+			})
+		})
+	}
+	all, err := records(recorders, asking.Wait())
+	for i := range all {
+		if all[i].Result != drive.Allowed && err == nil {
+			err = fmt.Errorf("%s: a first hit on a key has the result %d", r.name, all[i].Result)
+		}
+	}
+	return err
+}
+
+// memory returns the resident memory of the service and the used memory of Redis, in bytes.
+func (s *site) memory(ctx context.Context) (m memory, err error) {
+	select {
+	case <-time.After(time.Second): // a collection of garbage ends
+	case <-ctx.Done():
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.process.PID()))
+	if err != nil {
+		return m, err
+	}
+	if m.server, err = resident(string(text)); err != nil || s.store == nil {
+		return m, err
+	}
+	info, err := s.store.Info(ctx, "memory")
+	if err != nil {
+		return m, err
+	}
+	m.redis, err = strconv.ParseFloat(info["used_memory"], 64)
+	return m, err
+}
+
+// resident reads VmRSS of /proc/PID/status, in bytes.
+func resident(status string) (float64, error) {
+	for line := range strings.Lines(status) {
+		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kilobytes, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 64)
+			return kilobytes * 1024, err
+		}
+	}
+	return 0, errors.New("/proc/PID/status has no VmRSS")
+}

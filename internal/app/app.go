@@ -49,6 +49,7 @@ func Run(ctx context.Context, c Config) error {
 	defer p.close()
 	p.onClose(p.signals.close)
 	limitMemory(ctx, c.Logger)
+	p.onClose(keepHeadroom())
 	for _, start := range []func(context.Context) error{
 		p.startTracing,
 		p.secureGRPC,

@@ -45,18 +45,17 @@ const (
 	maxPercent = 1600 // for 4 MiB alive; Go takes less than that as so much
 )
 
-// keepHeadroom adjusts GOGC to the live heap after each collection until ctx ends, and then
-// restores GOGC. So a burst that leaves much alive at once does not multiply the heap. With GOGC in
-// the environment keepHeadroom does nothing. GOMEMLIMIT still holds: near the limit the collector
-// runs as often as necessary.
-func keepHeadroom(ctx context.Context) {
+// keepHeadroom adjusts GOGC to the live heap after each collection until end, which restores GOGC.
+// So a burst, or many rules at the start, that leave much alive at once do not multiply the heap.
+// With GOGC in the environment keepHeadroom does nothing. GOMEMLIMIT still holds: near the limit
+// the collector runs as often as necessary.
+func keepHeadroom() (end func()) {
 	if _, set := os.LookupEnv("GOGC"); set {
-		return
+		return func() {}
 	}
 	k := keeper{before: debug.SetGCPercent(percentFor(alive()))}
 	afterCollections(k.adjust)
-	<-ctx.Done()
-	k.end()
+	return k.end
 }
 
 type keeper struct {

@@ -50,13 +50,7 @@ func TestAliveSeesTheHeap(t *testing.T) {
 // heap grow to many times of that.
 func TestTheHeadroomFollowsEachCollection(t *testing.T) {
 	unsetGOGC(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		keepHeadroom(ctx)
-	}()
-	defer func() { cancel(); <-ended }()
+	defer keepHeadroom()()
 	var block []byte
 	for round := range 20 {
 		block = make([]byte, (1+round%2*100)<<20)
@@ -87,13 +81,11 @@ func unsetGOGC(t *testing.T) {
 	must.Do(t, os.Unsetenv("GOGC"))
 }
 
-func TestTheHeadroomEndsWithItsContext(t *testing.T) {
+func TestTheEndOfTheHeadroomRestoresGOGC(t *testing.T) {
 	unsetGOGC(t)
 	before := debug.SetGCPercent(123)
 	defer debug.SetGCPercent(before)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	keepHeadroom(ctx)
+	keepHeadroom()()
 	if got := debug.SetGCPercent(123); got != 123 {
 		t.Errorf("GOGC after the end: got %d, want it put back", got)
 	}

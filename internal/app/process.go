@@ -28,7 +28,6 @@ func (p *process) serve(ctx context.Context) error {
 	background, end := context.WithCancel(failed)
 	go notifyReloads(background, signals.reloads, p.reloader.Reload)
 	go func() { _ = p.reloader.Run(background) }() // nil
-	all.Go(func() error { keepHeadroom(background); return nil })
 	for _, run := range p.background {
 		all.Go(func() error { return run(background) })
 	}

@@ -49,6 +49,8 @@ func (t *tree) descriptor(v value, parent *node) {
 		rule.Path = parent.rule.Path + "," + label
 		rule.Levels = slices.Clone(parent.rule.Levels)
 	}
+	own := rule.Path[len(rule.Path)-len(label):] // holds the key and the value, so that the texts of the document are free
+	l.Key, l.Value = own[:len(l.Key)], own[len(own)-len(l.Value):]
 	rule.Levels = append(rule.Levels, l)
 	if !t.fitsPaths(v, rule) {
 		return

@@ -70,8 +70,8 @@ type Rule struct {
 	// UsageKey before the holder. A rule with prices has holders.
 	Priced bool
 
-	detailed bool // DetailedMetric, or ValueToMetric of a level
-	rank     int  // among the wildcards of its key, in file order from 1; 0 for other rules
+	detailed bool  // DetailedMetric, or ValueToMetric of a level
+	rank     int32 // among the wildcards of its key, in file order from 1; 0 for other rules
 }
 
 // Group is a group of quotas. All limits of a group must admit a request. Of several groups, one

@@ -192,6 +192,25 @@ func (t *tree) setLimits(rule *Rule, all []limit) {
 		rule.Limits = append(rule.Limits, l.Limit)
 	}
 	t.setSuffixes(rule)
+	t.share(rule)
+}
+
+// maxShared bounds the limits that are kept to be shared.
+const maxShared = 1000
+
+// share gives a rule with one limit the memory of an equal limit of an earlier rule. Most of many
+// rules have one of a few limits. The limits of a rule never change.
+func (r *reader) share(rule *Rule) {
+	if len(rule.Limits) != 1 {
+		return
+	}
+	first, known := r.limits[rule.Limits[0]]
+	switch {
+	case known:
+		rule.Limits = first
+	case len(r.limits) < maxShared:
+		r.limits[rule.Limits[0]] = rule.Limits
+	}
 }
 
 // firstOrdinal returns the first ordinal of an algorithm and period in a rule of so many limits.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -54,8 +55,9 @@ type Source struct {
 	Generated bool // a program wrote Data, so that messages show no line
 
 	// Table returns the table of a name that stands in the document. Load calls Table once for each
-	// name. The error is a mistake at that place in the document. Nil means that the document comes
-	// from no file, and that a table in it is a mistake.
+	// name, and once more after a mistake of YAML in a large document. The error is a mistake at that
+	// place in the document. Nil means that the document comes from no file, and that a table in it is
+	// a mistake.
 	Table func(name string) (*Table, error)
 
 	// Mistakes and warnings of the program that generated Data, without File. Load reports both lists
@@ -86,7 +88,8 @@ func Load(sources []Source, o Options) (*Rules, []Warning, error) {
 	return loadInPieces(sources, o, pieceBytes)
 }
 
-// loadInPieces is Load with pieces of at least size bytes, see split.
+// loadInPieces is Load with pieces of at least size bytes, see split. If pieces of a document were
+// not read, as after a mistake of YAML, loadInPieces begins anew and parses each document at once.
 func loadInPieces(sources []Source, o Options, size int) (*Rules, []Warning, error) {
 	var (
 		mistakes Errors
@@ -96,13 +99,14 @@ func loadInPieces(sources []Source, o Options, size int) (*Rules, []Warning, err
 		merged   = make(map[string]*tree)
 		tables   = &tables{known: make(map[*Table]bool)}
 		dates    = &calendars{}
+		limits   = make(map[Limit][]Limit)
 		paths    int
 		together int // size of the sources so far
 	)
 	for _, s := range sources {
 		r := &reader{
 			file: shownName(s.Name), source: &s, options: o, keys: make(map[form][2][]string), piece: size,
-			merged: merged, tables: tables, calendars: dates, paths: &paths,
+			merged: merged, tables: tables, calendars: dates, limits: limits, paths: &paths,
 		}
 		readers = append(readers, r)
 		for _, d := range r.documents(s, &together) {
@@ -112,6 +116,9 @@ func loadInPieces(sources []Source, o Options, size int) (*Rules, []Warning, err
 				continue
 			}
 			rules.domains[d.Name] = d.Domain
+		}
+		if r.pieces != nil {
+			return loadInPieces(sources, o, math.MaxInt)
 		}
 	}
 	for _, r := range readers {

@@ -139,7 +139,7 @@ func (b *branch) add(value string, n *node) {
 		w := newWildcard(value)
 		w.node = n
 		b.wildcards = append(b.wildcards, w)
-		n.rule.rank = len(b.wildcards)
+		n.rule.rank = int32(len(b.wildcards))
 	}
 }
 

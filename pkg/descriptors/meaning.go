@@ -166,7 +166,7 @@ func displaced(wildcards []wildcard, older *branch) (all []*wildcard) {
 	for i := range wildcards {
 		rule := wildcards[i].node.rule
 		if before := older.exact[rule.Levels[len(rule.Levels)-1].Value]; before != nil {
-			common, ranks = append(common, &wildcards[i]), append(ranks, before.rule.rank)
+			common, ranks = append(common, &wildcards[i]), append(ranks, int(before.rule.rank))
 		}
 	}
 	var sorted []int                    // indexes, by their ranks

@@ -30,7 +30,7 @@ type piece struct {
 // rest is the document with an empty list, and with as many lines. The result is nil for a document
 // that must be parsed at once.
 func split(data []byte, size int) (rest []byte, p *pieces) {
-	if len(data) < 4*size || bytes.IndexByte(data, '&') >= 0 { // an alias may repeat a value of another piece
+	if len(data)/4 < size || bytes.IndexByte(data, '&') >= 0 { // an alias may repeat a value of another piece
 		return nil, nil
 	}
 	p = new(pieces)
@@ -77,8 +77,7 @@ func (p *pieces) without(data []byte, begin, end, lines int) []byte {
 }
 
 // parseInPieces returns the content of a large document without its list of descriptors, which
-// descriptorsOf parses again. The result is false for a document that must be parsed at once, such
-// as one with a mistake of YAML in it.
+// descriptorsOf parses. The result is false for a document that must be parsed at once.
 func (r *reader) parseInPieces(data []byte) (value, bool) {
 	if r.source.Settings || r.source.Generated {
 		return value{}, false
@@ -87,11 +86,6 @@ func (r *reader) parseInPieces(data []byte) (value, bool) {
 	var doc yaml.Node
 	if p == nil || decodeNode(rest, &doc) != nil || !lacksDescriptors(doc.Content[0]) {
 		return value{}, false
-	}
-	for _, part := range p.parts {
-		if part.items() == nil {
-			return value{}, false
-		}
 	}
 	r.pieces = p
 	return r.root(&doc, rest, nil)
@@ -119,7 +113,8 @@ func (p *piece) items() []*yaml.Node {
 	return doc.Content[0].Content
 }
 
-// descriptorsOf yields the descriptors of the list v.
+// descriptorsOf yields the descriptors of the list v, and forgets their pieces. After a mistake of
+// YAML in a piece the pieces stay: only a document that is parsed at once shows that mistake.
 func (t *tree) descriptorsOf(v value) iter.Seq[value] {
 	p := t.pieces
 	if p == nil || v.place.parent != nil {
@@ -128,14 +123,19 @@ func (t *tree) descriptorsOf(v value) iter.Seq[value] {
 	return func(yield func(value) bool) {
 		n := 0
 		for _, part := range p.parts {
-			for _, item := range part.items() {
+			items := part.items()
+			if items == nil {
+				return
+			}
+			for _, item := range items {
 				moveLines(item, part.line)
-				if v := t.item(v, item, n); t.stopped || !yield(v) {
+				if v := t.item(v, item, n); !t.stopped && !yield(v) {
 					return
 				}
 				n++
 			}
 		}
+		t.pieces = nil
 	}
 }
 

@@ -54,6 +54,7 @@ func TestAListInPiecesIsTheSameList(t *testing.T) {
 		"twice, then none": "domain: a\ndescriptors:\n  - key: a\ndescriptors:\n",
 		"mistakes":         "domain: a\ndescriptors:\n  - key: a\n    x: 1\n  - kez: b\n  - c\n  - [d]\ndefault: 7\n",
 		"no item":          "domain: a\ndescriptors:\n  - key: a\n  b\n  - key: c\n",
+		"a bad ConfigMap":  "apiVersion: v1\nkind: ConfigMap\ndescriptors:\n  - key: a\n  - key: [b\n  - key: c\n",
 		"a bad piece":      "domain: a\ndescriptors:\n  - key: a\n  - key: [b\n  - key: c\n",
 		"a text of lines":  "domain: a\ndescriptors:\n  - key: 'a\n  - b'\n    " + rule + "\n  - key: c\n    " + rule + "\n",
 		"a block":          "domain: a\ndescriptors:\n  - key: |-\n      - a\n    " + rule + "\n  - key: c\n    " + rule + "\n",
@@ -98,5 +99,19 @@ func TestALargeDocumentIsLoadedInPieces(t *testing.T) {
 	rules := must.First(Load([]Source{{Data: []byte(doc.String())}}, Options{}))(t)
 	if last := rules.All()[9_999]; last.Path != "key=value9999" || last.Line != 3+3*9_999 {
 		t.Errorf("the last rule is %s in line %d", last.Path, last.Line)
+	}
+}
+
+func TestRulesWithTheSameLimitShareIt(t *testing.T) {
+	doc := "domain: d\ndescriptors:\n" +
+		"- {key: a, rate_limit: {unit: minute, requests_per_unit: 5}}\n" +
+		"- {key: b, rate_limit: {unit: minute, requests_per_unit: 5}}\n" +
+		"- {key: c, rate_limit: {unit: minute, requests_per_unit: 6}}\n" +
+		"- {key: d, rate_limit: {unit: minute, requests_per_unit: 5, name: n}}\n"
+	all := must.First(Load([]Source{{Data: []byte(doc)}}, Options{}))(t).All()
+	for i, shares := range []bool{true, true, false, false} {
+		if got := &all[i].Limits[0] == &all[0].Limits[0]; got != shares {
+			t.Errorf("rule %s shares the limit of the first one: %v, want %v", all[i].Path, got, shares)
+		}
 	}
 }

@@ -32,10 +32,11 @@ type reader struct {
 	merged    map[string]*tree     // of all sources, with MergeDomains: the first document of each domain
 	tables    *tables              // of all sources
 	calendars *calendars           // of all sources
+	limits    map[Limit][]Limit    // of all sources, see share
 	named     map[string]*Table    // of this source, by the name in the document; nil after a mistake
 
 	piece  int     // the size of a piece, see split
-	pieces *pieces // of the descriptors of the document; nil: they are in its nodes
+	pieces *pieces // of the descriptors of the document; nil: they are in its nodes, or were read
 
 	paths *int // bytes of the paths and levels of all rules of all sources so far
 

@@ -134,7 +134,7 @@ func (l *Limiter) give(r *Request, v *Verdict, i int, s *sighting, marks uint8, 
 		if marks&(1<<n) == 0 {
 			continue
 		}
-		counts.warn(mark)
+		counts.further().warn(mark)
 		if l.options.OnNotice == nil {
 			continue
 		}

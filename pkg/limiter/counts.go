@@ -3,7 +3,6 @@ package limiter
 import (
 	"iter"
 	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -42,14 +41,28 @@ func (c Code) String() string {
 // under [OtherValue].
 type Counts struct {
 	tally
-	holds     holdCounts
-	tracked   top.Group     // the keys that are tracked
-	unmatched atomic.Uint64 // of overrides: descriptors of the domain that no rule matched, with and without an override
-	max       int           // values counted apart
+	unmatched atomic.Uint64                 // of overrides: descriptors of the domain that no rule matched, with and without an override
+	more      atomic.Pointer[furtherCounts] // nil: all are 0
+}
+
+// furtherCounts is the counts that a rule without hits lacks. A rule may be one of 100 000.
+type furtherCounts struct {
+	holds   holdCounts
+	tracked top.Group // the keys that are tracked
 
 	mu      sync.RWMutex // guards values and notices; a valueTally is atomic
 	values  map[string]*valueTally
 	notices map[uint8]uint64 // by mark
+}
+
+func (c *Counts) further() *furtherCounts { return made(&c.more) }
+
+// made returns the value of a pointer, and makes a missing one.
+func made[T any](p *atomic.Pointer[T]) *T {
+	if p.Load() == nil {
+		p.CompareAndSwap(nil, new(T))
+	}
+	return p.Load()
 }
 
 type valueTally struct {
@@ -65,7 +78,12 @@ const OtherValue = "_other"
 const MaxValue = 256
 
 type tally struct {
-	single    [Codes]atomic.Uint64 // decisions with one hit, so that most decisions cost one atomic operation
+	single [Codes]atomic.Uint64       // decisions with one hit, so that most decisions cost one atomic operation
+	other  atomic.Pointer[otherTally] // nil: all are 0
+}
+
+// otherTally is all that decisions with one hit lack.
+type otherTally struct {
 	decisions [Codes]atomic.Uint64 // with another number of hits
 	hits      [Codes]atomic.Uint64 // of decisions
 	refunded  atomic.Uint64
@@ -86,49 +104,56 @@ type Tally struct {
 	Remembered, RememberedHits uint64
 }
 
-func newCounts(values int) *Counts { return &Counts{max: values} }
-
 func (t *tally) add(code Code, hits int64, near uint64) {
 	if near > 0 {
-		t.near.Add(near)
+		made(&t.other).near.Add(near)
 	}
 	if hits == 1 {
 		t.single[code].Add(1)
 		return
 	}
-	t.decisions[code].Add(1)
+	other := made(&t.other)
+	other.decisions[code].Add(1)
 	if hits > 0 {
-		t.hits[code].Add(uint64(hits))
+		other.hits[code].Add(uint64(hits))
 	} else if hits < 0 {
-		t.refunded.Add(uint64(-hits))
+		other.refunded.Add(uint64(-hits))
 	}
 }
 
 // remember counts a denial from memory, which add has counted too.
 func (t *tally) remember(hits int64) {
-	t.remembered.Add(1)
-	t.rememberedHits.Add(uint64(max(hits, 0)))
+	other := made(&t.other)
+	other.remembered.Add(1)
+	other.rememberedHits.Add(uint64(max(hits, 0)))
 }
 
 func (t *tally) read() (sum Tally) {
 	for c := range Codes {
 		single := t.single[c].Load()
-		sum.Decisions[c], sum.Hits[c] = single+t.decisions[c].Load(), single+t.hits[c].Load()
+		sum.Decisions[c], sum.Hits[c] = single, single
 	}
-	sum.Refunded, sum.Near = t.refunded.Load(), t.near.Load()
-	sum.Remembered, sum.RememberedHits = t.remembered.Load(), t.rememberedHits.Load()
+	other := t.other.Load()
+	if other == nil {
+		return sum
+	}
+	for c := range Codes {
+		sum.Decisions[c], sum.Hits[c] = sum.Decisions[c]+other.decisions[c].Load(), sum.Hits[c]+other.hits[c].Load()
+	}
+	sum.Refunded, sum.Near = other.refunded.Load(), other.near.Load()
+	sum.Remembered, sum.RememberedHits = other.remembered.Load(), other.rememberedHits.Load()
 	return sum
 }
 
-// of returns the counts of a value of rule r, or of OtherValue when there are too many values. The
-// entries have this value.
-func (c *Counts) of(value []byte, r *descriptors.Rule, entries []descriptors.Entry) *tally {
+// of returns the counts of a value of rule r, or of OtherValue when there are more than most
+// values. The entries have this value.
+func (c *furtherCounts) of(value []byte, most int, r *descriptors.Rule, entries []descriptors.Entry) *tally {
 	if len(value) > MaxValue {
 		value = append(value[:0], OtherValue...)
 	}
 	c.mu.RLock()
 	t := c.values[string(value)]
-	if t == nil && len(c.values) > c.max {
+	if t == nil && len(c.values) > most {
 		t = c.values[OtherValue]
 	}
 	c.mu.RUnlock()
@@ -141,7 +166,7 @@ func (c *Counts) of(value []byte, r *descriptors.Rule, entries []descriptors.Ent
 		c.values = map[string]*valueTally{OtherValue: {levels: []string{OtherValue}}}
 	}
 	name := strings.ToValidUTF8(string(value), "\uFFFD")
-	if len(c.values) > c.max {
+	if len(c.values) > most {
 		name = OtherValue
 	}
 	if c.values[name] == nil {
@@ -155,7 +180,7 @@ func (c *Counts) of(value []byte, r *descriptors.Rule, entries []descriptors.Ent
 }
 
 // warn counts a notice.
-func (c *Counts) warn(mark uint8) {
+func (c *furtherCounts) warn(mark uint8) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.notices == nil {
@@ -166,9 +191,13 @@ func (c *Counts) warn(mark uint8) {
 
 // Notices returns the number of notices by the mark of warn_at in percent.
 func (c *Counts) Notices() map[uint8]uint64 {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return maps.Clone(c.notices)
+	more := c.more.Load()
+	if more == nil {
+		return nil
+	}
+	more.mu.RLock()
+	defer more.mu.RUnlock()
+	return maps.Clone(more.notices)
 }
 
 // Total returns the counts of the rule.
@@ -176,9 +205,7 @@ func (c *Counts) Total() Tally { return c.read() }
 
 // Values returns the counts by value.
 func (c *Counts) Values() map[string]Tally {
-	c.mu.RLock()
-	values := maps.Clone(c.values)
-	c.mu.RUnlock()
+	values := c.byValue()
 	sums := make(map[string]Tally, len(values))
 	for value, t := range values {
 		sums[value] = t.read()
@@ -186,14 +213,21 @@ func (c *Counts) Values() map[string]Tally {
 	return sums
 }
 
+func (c *Counts) byValue() map[string]*valueTally {
+	more := c.more.Load()
+	if more == nil {
+		return nil
+	}
+	more.mu.RLock()
+	defer more.mu.RUnlock()
+	return maps.Clone(more.values)
+}
+
 // Levels returns the counts by value as Values does, with a text for each level; OtherValue is one
 // level.
 func (c *Counts) Levels() iter.Seq2[[]string, Tally] {
 	return func(yield func([]string, Tally) bool) {
-		c.mu.RLock()
-		values := slices.Collect(maps.Values(c.values))
-		c.mu.RUnlock()
-		for _, t := range values {
+		for _, t := range c.byValue() {
 			if !yield(t.levels, t.read()) {
 				return
 			}
@@ -214,7 +248,15 @@ type RuleCounts struct {
 
 // Counts returns the counts of each rule in force. Rules with equal paths count together, and come
 // once.
-func (l *Limiter) Counts() iter.Seq[RuleCounts] { return slices.Values(l.current.Load().counted) }
+func (l *Limiter) Counts() iter.Seq[RuleCounts] {
+	return func(yield func(RuleCounts) bool) {
+		for _, c := range l.current.Load().counted {
+			if name := c.name(); !yield(RuleCounts{c.rule, name.domain, name.path, c.counts}) {
+				return
+			}
+		}
+	}
+}
 
 // Unmatched returns, by domain with rules, the number of descriptors that no rule matched since the
 // domain has rules.
@@ -287,7 +329,7 @@ func (l *Limiter) count(r *Request, v *Verdict, i int) {
 	}
 	code, near, hits := s.code(), uint64(0), s.Hits
 	if s.Hold != nil {
-		c.holds.add(v, s)
+		c.further().holds.add(v, s)
 		if first := v.terms[s.charge].limit; first.Prices() || first.Estimate.Learns() {
 			hits = v.charges[s.charge].Hits
 		}
@@ -305,7 +347,7 @@ func (l *Limiter) count(r *Request, v *Verdict, i int) {
 	if s.Rule != nil && s.Rule.Detailed() && c == set.counts[s.Rule.ID] {
 		entries := r.Descriptors[i].Entries
 		v.values = s.Rule.AppendMetricValue(v.values[:0], entries)
-		value := c.of(v.values, s.Rule, entries)
+		value := c.further().of(v.values, l.options.DetailedValues, s.Rule, entries)
 		value.add(code, hits, near)
 		if remembered {
 			value.remember(hits)

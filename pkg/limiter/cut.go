@@ -191,7 +191,7 @@ func (l *Limiter) noticeBegins(r *Request, v *Verdict, s *DescriptorStatus, c *C
 			l.giveBegin(r, v, i, Notice{Model: usage.Model})
 		case i+1 < s.charge+s.count && v.terms[i+1].cut > 0 && !v.OverLimit && v.decisions[i].Allowed &&
 			charge.Hold.Was.Status != algorithms.HoldHeld:
-			c.holds.cut.Add(1)
+			c.further().holds.cut.Add(1)
 			l.giveBegin(r, v, i, Notice{Estimate: uint64(v.terms[i+1].cut), Of: uint64(v.terms[i].hits)})
 		}
 	}

@@ -146,10 +146,15 @@ func (c *holdCounts) add(v *Verdict, s *DescriptorStatus) {
 
 // Holds returns the counts of the holders of the rule. now is the instant of the call.
 func (c *Counts) Holds(now time.Time) HoldTally {
-	held, ranOut := c.holds.held.read(now)
+	more := c.more.Load()
+	if more == nil {
+		return HoldTally{}
+	}
+	h := &more.holds
+	held, ranOut := h.held.read(now)
 	return HoldTally{
-		Begun: c.holds.begun.Load(), Repeated: c.holds.repeated.Load(), Ended: c.holds.ended.Load(), Unseen: c.holds.unseen.Load(),
-		Released: c.holds.released.Load(), Cut: c.holds.cut.Load(), Estimate: c.holds.estimate.Load(), Cost: c.holds.cost.Load(),
+		Begun: h.begun.Load(), Repeated: h.repeated.Load(), Ended: h.ended.Load(), Unseen: h.unseen.Load(),
+		Released: h.released.Load(), Cut: h.cut.Load(), Estimate: h.estimate.Load(), Cost: h.cost.Load(),
 		Held: held, RanOut: ranOut,
 	}
 }
@@ -386,8 +391,9 @@ func (l *Limiter) Release(ctx context.Context, domain string, entries []Entry, h
 		}
 	}
 	if was := v.charges[0].Hold.Was; was.Status == algorithms.HoldHeld {
-		counts.holds.released.Add(1)
-		counts.holds.held.end(was)
+		holds := &counts.further().holds
+		holds.released.Add(1)
+		holds.held.end(was)
 	}
 	all := make([]LimitState, len(v.charges))
 	for i := range v.charges {

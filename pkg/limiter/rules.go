@@ -13,9 +13,27 @@ type ruleSet struct {
 	rules     *descriptors.Rules
 	counts    []*Counts          // by Rule.ID
 	overrides map[string]*Counts // by domain: of overrides without a matching rule
-	counted   []RuleCounts       // each Counts once, with a rule that has limits where one has
+	counted   []counted          // each Counts once, with a rule that has limits where one has
 	grants    *grantTable        // never nil
 	formers   [][][]former       // by Rule.ID and index of the limit; nil without any
+}
+
+// counted is a [RuleCounts] in a few bytes: there may be 100 000.
+type counted struct {
+	rule   *descriptors.Rule   // nil for overrides without a matching rule
+	domain *descriptors.Domain // of those
+	counts *Counts
+}
+
+// countedName finds the counts of a rule again. Rules may have equal ones: the key a=b, and the key
+// a with the value b.
+type countedName struct{ domain, path string }
+
+func (c *counted) name() countedName {
+	if c.rule == nil {
+		return countedName{c.domain.Name, overridePath}
+	}
+	return countedName{c.rule.Domain, c.rule.Path}
 }
 
 // SetRules puts rules in force, for every request that begins after it returns. The counts of a
@@ -34,33 +52,31 @@ func (l *Limiter) SetRules(rules *descriptors.Rules) {
 	if l.options.Now != nil {
 		next.formers = formersAfter(was, rules, l.options.Now())
 	}
-	type name struct{ domain, path string } // rules may have equal ones: the key a=b, and the key a with the value b
-	known, places := make(map[name]*Counts, len(was.counted)), make(map[name]int, rules.Len())
+	known, places := make(map[countedName]*Counts, len(was.counted)), make(map[countedName]int, rules.Len())
 	for _, c := range was.counted {
-		known[name{c.Domain, c.Path}] = c.Counts
+		known[c.name()] = c.counts
 	}
-	next.counted = make([]RuleCounts, 0, rules.Len()+len(rules.Domains()))
-	count := func(r *descriptors.Rule, domain, path string) *Counts {
-		of := name{domain, path}
-		at, again := places[of]
+	next.counted = make([]counted, 0, rules.Len()+len(rules.Domains()))
+	count := func(c counted) *Counts {
+		name := c.name()
+		at, again := places[name]
 		if !again {
-			counts := known[of]
-			if counts == nil {
-				counts = newCounts(l.options.DetailedValues)
+			if c.counts = known[name]; c.counts == nil {
+				c.counts = new(Counts)
 			}
 			at = len(next.counted)
-			places[of] = at
-			next.counted = append(next.counted, RuleCounts{r, domain, path, counts})
-		} else if r != nil && len(next.counted[at].Rule.Limits) == 0 {
-			next.counted[at].Rule = r
+			places[name] = at
+			next.counted = append(next.counted, c)
+		} else if c.rule != nil && len(next.counted[at].rule.Limits) == 0 {
+			next.counted[at].rule = c.rule
 		}
-		return next.counted[at].Counts
+		return next.counted[at].counts
 	}
 	for _, r := range rules.All() {
-		next.counts[r.ID] = count(r, r.Domain, r.Path)
+		next.counts[r.ID] = count(counted{rule: r})
 	}
 	for _, d := range rules.Domains() {
-		next.overrides[d.Name] = count(nil, d.Name, overridePath)
+		next.overrides[d.Name] = count(counted{domain: d})
 	}
 	l.current.Store(next)
 	l.store.Forget()

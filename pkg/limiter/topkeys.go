@@ -263,9 +263,9 @@ func (l *Limiter) balance() {
 	var groups []*top.Group
 	var hits []uint64
 	for _, c := range l.current.Load().counted {
-		if c.Rule == nil || len(c.Rule.Limits) > 0 {
-			of := c.Counts.read().Hits // hits without limits count under no key
-			groups, hits = append(groups, &c.Counts.tracked), append(hits, of[CodeOK]+of[CodeOverLimit]+of[CodeShadowed])
+		if more := c.counts.more.Load(); more != nil && (c.rule == nil || len(c.rule.Limits) > 0) {
+			of := c.counts.read().Hits // hits without limits count under no key
+			groups, hits = append(groups, &more.tracked), append(hits, of[CodeOK]+of[CodeOverLimit]+of[CodeShadowed])
 		}
 	}
 	top.Balance(groups, hits)
@@ -291,7 +291,7 @@ func (t *tracking) count(r *Request, v *Verdict) {
 		if t.keys.Count(hit, &v.random) {
 			continue
 		}
-		hit.Group = &v.set.countsOf(r, &v.Statuses[c.Rule]).tracked
+		hit.Group = &v.set.countsOf(r, &v.Statuses[c.Rule]).further().tracked
 		if t.keys.Wants(hit, &v.random) {
 			v.values = appendTracked(v.values[:0], r, v, i)
 			t.keys.Admit(hit, &v.random, v.values)
@@ -390,24 +390,23 @@ func (l *Limiter) Used() []RuleUsed {
 	if l.tracking.keys == nil {
 		return nil
 	}
-	type rule struct{ domain, path string }
-	current := make(map[rule]bool)
-	for _, c := range l.current.Load().counted {
-		current[rule{c.Domain, c.Path}] = true
-	}
-	parts := make(map[rule][]float64)
+	parts := make(map[countedName][]float64)
 	keys, _ := l.tracking.keys.Top(top.Minute)
 	for i := range keys {
 		text, _ := readTracked(keys[i].Text)
-		if of := (rule{text.domain, text.path}); current[of] {
-			parts[of] = append(parts[of], used(uint64(keys[i].Remaining), uint64(keys[i].Capacity)))
-		}
+		of := countedName{text.domain, text.path}
+		parts[of] = append(parts[of], used(uint64(keys[i].Remaining), uint64(keys[i].Capacity)))
 	}
 	var all []RuleUsed
-	for of, some := range parts {
+	for _, c := range l.current.Load().counted {
+		name := c.name()
+		some := parts[name]
+		if len(some) == 0 {
+			continue
+		}
 		slices.Sort(some)
 		rank := int(math.Ceil(0.99 * float64(len(some))))
-		all = append(all, RuleUsed{of.domain, of.path, len(some), some[len(some)-1], some[rank-1]})
+		all = append(all, RuleUsed{name.domain, name.path, len(some), some[len(some)-1], some[rank-1]})
 	}
 	return all
 }

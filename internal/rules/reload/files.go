@@ -3,6 +3,7 @@ package reload
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -276,7 +277,8 @@ func (f Files) inline(path string, size *int) (descriptors.Source, error) {
 }
 
 type reading struct {
-	sources []descriptors.Source
+	sources []descriptors.Source // nil once the reading only serves to be compared
+	sum     [sha256.Size]byte    // of the sources
 	err     error
 	tables  *tables           // of the sources
 	prints  map[string]string // of the tables that the last attempt before the reading named, see printOf
@@ -284,8 +286,24 @@ type reading struct {
 
 // equal reports whether two readings found the same content, or failed for the same reasons.
 func (r reading) equal(o reading) bool {
-	return slices.EqualFunc(r.sources, o.sources, descriptors.Source.Equal) && slices.Equal(reasons(r.err), reasons(o.err)) &&
-		maps.Equal(r.prints, o.prints)
+	return r.sum == o.sum && slices.Equal(reasons(r.err), reasons(o.err)) && maps.Equal(r.prints, o.prints)
+}
+
+// mark returns the reading without its sources, which may take as much memory as their rules.
+func (r reading) mark() *reading {
+	r.sources = nil
+	return &r
+}
+
+// sumOf identifies the sources of a reading.
+func sumOf(sources []descriptors.Source) (sum [sha256.Size]byte) {
+	all := sha256.New()
+	for _, s := range sources {
+		_, _ = fmt.Fprintf(all, "%q %t %t %d %q\n", s.Name, s.Settings, s.Generated, len(s.Data), s.Mistakes) // which never fails
+		_, _ = all.Write(s.Data)
+	}
+	all.Sum(sum[:0])
+	return sum
 }
 
 func reasons(err error) (all []string) {

@@ -50,8 +50,9 @@ type Reloader struct {
 	named   atomic.Pointer[named] // tables
 
 	mu        sync.Mutex                    // guards all below; held through an attempt, so that attempts come one after another
-	attempted reading                       // the files of the last attempt, successful or not
-	files     []descriptors.Source          // in force
+	attempted reading                       // the mark of the last attempt, successful or not
+	files     []descriptors.Source          // in force; without their data if nothing is pushed
+	sizes     map[string]int                // of files, by name, in bytes
 	tables    *tables                       // of files; nil before the first
 	requested []descriptors.Source          // the documents of the last Push, refused ones included
 	pushed    map[string]descriptors.Source // in force, by name
@@ -153,7 +154,7 @@ func (r *Reloader) read() reading {
 	n := r.named.Load()
 	t := newTables(r.options.Options, n.cache)
 	sources, err := r.options.Files.read(r.options.Paths, r.options.Settings, t)
-	return reading{sources, err, t, prints(n.tables, r.options.Options)}
+	return reading{sources, sumOf(sources), err, t, prints(n.tables, r.options.Options)}
 }
 
 // reportLocked calls attemptLocked and logs a refusal. r.mu must be held.
@@ -175,7 +176,7 @@ func (r *Reloader) attemptLocked(ctx context.Context, read reading) error {
 		return context.Cause(ctx) // the caller has given up
 	}
 	read.prints = read.tables.prints()
-	r.attempted = read
+	r.attempted = *read.mark()
 	r.remember(read.tables, r.tables)
 	err := errors.Join(read.err, loadErr)
 	if err == nil && len(rules.Domains()) == 0 && !r.options.Pushed {
@@ -187,8 +188,7 @@ func (r *Reloader) attemptLocked(ctx context.Context, read reading) error {
 		r.refuseLocked(err)
 		return err
 	}
-	r.files, r.tables = read.sources, read.tables
-	r.remember(read.tables, nil)
+	r.keepLocked(read)
 	if len(rules.Domains()) > 0 || !r.Status().LoadedAt.IsZero() { // else the first Push brings the first rules
 		r.setLocked(ctx, rules, warnings)
 	}
@@ -196,6 +196,18 @@ func (r *Reloader) attemptLocked(ctx context.Context, read reading) error {
 		_ = r.pushLocked(ctx, r.requested) // the new files may allow these documents; logged, and in the status
 	}
 	return nil
+}
+
+// keepLocked keeps the files of a reading, which come into force. r.mu must be held.
+func (r *Reloader) keepLocked(read reading) {
+	r.files, r.tables, r.sizes = slices.Clone(read.sources), read.tables, make(map[string]int, len(read.sources))
+	for i := range r.files {
+		r.sizes[r.files[i].Name] = len(r.files[i].Data)
+		if !r.options.Pushed { // a push judges the files once more
+			r.files[i].Data = nil
+		}
+	}
+	r.remember(read.tables, nil)
 }
 
 func (r *Reloader) judge(files, pushed []descriptors.Source) (*descriptors.Rules, []descriptors.Warning, error) {

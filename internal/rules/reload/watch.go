@@ -78,7 +78,7 @@ func (r *Reloader) run(ctx context.Context, watcher *fsnotify.Watcher) error {
 				w.follow(ctx)
 			}
 			if read := r.read(); w.timer == nil && r.changed(read) {
-				w.polled = &read
+				w.polled = read.mark()
 				w.wait(time.Now())
 			}
 		case <-w.timer:
@@ -114,7 +114,7 @@ func (w *watch) reload(ctx context.Context) {
 	w.follow(ctx) // first, so that a change after the reading causes an event
 	read := w.read()
 	if w.polled != nil && !read.equal(*w.polled) {
-		w.polled = &read
+		w.polled = read.mark()
 		w.wait(time.Now())
 		return
 	}
@@ -146,7 +146,7 @@ func (w *watch) doubts(ctx context.Context, read reading) bool {
 	if file == "" {
 		return false
 	}
-	w.doubted = &read
+	w.doubted = read.mark()
 	if before == nil {
 		w.options.Logger.LogAttrs(ctx, slog.LevelWarn, "a rule file became shorter and lost most of its rules: it is read once more",
 			slog.String("file", file), slog.Int("rules_before", was), slog.Int("rules", is), slog.Duration("after", debounce))
@@ -159,10 +159,7 @@ func (w *watch) doubts(ctx context.Context, read reading) bool {
 // refused.
 func (r *Reloader) cutOff(read reading) (file string, was, is int) {
 	r.mu.Lock()
-	sizes := make(map[string]int, len(r.files))
-	for _, s := range r.files {
-		sizes[s.Name] = len(s.Data)
-	}
+	sizes := r.sizes // a reload makes another map
 	r.mu.Unlock()
 	shorter := func(s descriptors.Source) bool { return len(s.Data) < sizes[s.Name] }
 	if read.err != nil || !slices.ContainsFunc(read.sources, shorter) {

@@ -85,7 +85,7 @@ defaults: {nope: 1}
 descriptors:
   - key: wrong
     nope: 1
-    rate_limit: {nope: 1, replaces: [{nope: 1}], hold: {nope: 1, estimate: {nope: 1, learned: {nope: 1}}}, align: {nope: 1}, prices: {nope: 1}}
+    rate_limit: {nope: 1, replaces: [{nope: 1}], hold: {nope: 1, estimate: {nope: 1, learned: {nope: 1}}}, align: {nope: 1}, prices: {nope: 1}, schedule: [{nope: 1}]}
 `
 	_, _, err := descriptors.Load([]descriptors.Source{{Name: "wrong", Data: []byte(everyMap)}}, descriptors.Options{})
 	var mistakes descriptors.Errors

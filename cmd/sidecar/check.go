@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -10,6 +11,7 @@ import (
 	"github.com/weirproxy/weir/internal/admin/render"
 	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/internal/settings"
+	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
@@ -42,7 +44,7 @@ In CI use --strict: a warning is about a rule that loads, and that probably has 
 			unread := reload.Files{}.Unread(args)
 			if output == outputJSON {
 				result := newChecked(ok, files, rules, err, warnings)
-				result.NotRead, result.Notes = append(result.NotRead, unread...), append(result.Notes, notes(rules)...)
+				result.NotRead, result.Notes = append(result.NotRead, unread...), append(result.Notes, notes(rules, time.Now())...)
 				if err := writeJSON(cmd.OutOrStdout(), result); err != nil {
 					return err
 				}
@@ -51,7 +53,7 @@ In CI use --strict: a warning is about a rule that loads, and that probably has 
 				for _, w := range warnings {
 					fmt.Fprintln(cmd.ErrOrStderr(), w)
 				}
-				for _, n := range notes(rules) {
+				for _, n := range notes(rules, time.Now()) {
 					fmt.Fprintf(cmd.ErrOrStderr(), "%s: note: %s: %s\n", render.Place(n.File, uint32(n.Line)), n.Path, n.Text)
 				}
 				for _, path := range unread {
@@ -108,14 +110,18 @@ func newChecked(ok bool, files int, rules *descriptors.Rules, err error, warning
 }
 
 // notes returns a finding for each limit whose months or years do not follow a calendar. Files of
-// envoyproxy/ratelimit mean that, so a note is no warning. rules may be nil.
-func notes(rules *descriptors.Rules) (all []finding) {
+// envoyproxy/ratelimit mean that, so a note is no warning. Another finding is for each limit with a
+// schedule. rules may be nil.
+func notes(rules *descriptors.Rules, now time.Time) (all []finding) {
 	if rules == nil {
 		return nil
 	}
 	for _, r := range rules.All() {
 		for i := range r.Limits {
 			l := &r.Limits[i]
+			if text := scheduleNote(l, now); text != "" {
+				all = append(all, finding{File: r.File, Line: r.Line, Path: r.Path, Text: text})
+			}
 			if _, can := l.Algorithm.Aligned(); !can || l.Unit != descriptors.Month && l.Unit != descriptors.Year {
 				continue
 			}
@@ -125,6 +131,30 @@ func notes(rules *descriptors.Rules) (all []finding) {
 		}
 	}
 	return all
+}
+
+// scheduleNote says which numbers a schedule gives at an instant, and which ones after that; "" for
+// a limit without a schedule.
+func scheduleNote(l *descriptors.Limit, now time.Time) string {
+	s := l.Schedule()
+	if s == nil {
+		return ""
+	}
+	says := func(at algorithms.Instant) (text string, until algorithms.Instant) {
+		entry, until := s.At(at)
+		if entry == len(s.Entries()) {
+			return "the limit's own numbers", until
+		}
+		e := &s.Entries()[entry]
+		return fmt.Sprintf("%s (%s)", e.Gives(l.Money), e.When()), until
+	}
+	text, until := says(algorithms.Instant(now.UnixNano()))
+	text = "schedule: " + text + " now"
+	if until == math.MaxInt64 {
+		return text + ", and no change is known"
+	}
+	next, _ := says(until)
+	return text + ", " + next + " from " + time.Unix(0, int64(until)).In(s.Entries()[0].In()).Format(time.RFC3339)
 }
 
 // findings returns the mistakes in an error, which may join several.

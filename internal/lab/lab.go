@@ -4,6 +4,7 @@ package lab
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -28,7 +29,7 @@ func New(rules *descriptors.Rules, counts memstore.Options) (*World, error) {
 	if w.Counts, err = memstore.New(counts); err != nil {
 		return nil, err
 	}
-	if w.Limiter, err = limiter.New(w.Counts, limiter.Options{}); err != nil {
+	if w.Limiter, err = limiter.New(w.Counts, limiter.Options{Now: func() time.Time { return time.Unix(0, w.now.Load()) }}); err != nil {
 		w.Counts.Close()
 		return nil, err
 	}

@@ -202,10 +202,8 @@ func (t *tree) wallClock(v value) time.Duration {
 	if !ok {
 		return 0
 	}
-	for _, layout := range []string{"15:04", "15:04:05"} {
-		if at, err := time.Parse(layout, text); err == nil && len(text) == len(layout) {
-			return time.Duration(at.Hour())*time.Hour + time.Duration(at.Minute())*time.Minute + time.Duration(at.Second())*time.Second
-		}
+	if at, ok := clock(text); ok {
+		return at
 	}
 	t.fail(v, `is %s, must be a time of the day from "00:00" to "23:59", or to "23:59:59"`, quote(text))
 	return 0

@@ -23,6 +23,7 @@ const (
 	pricesForm   // prices
 	estimateForm // estimate of a hold
 	learnedForm  // learned of an estimate
+	scheduleForm // an element of schedule
 )
 
 // isOwn reports whether only Weir knows the map.
@@ -44,7 +45,7 @@ func (f form) keys() (original, own []string) {
 		}, []string{"rate_limits", "on_store_error", "group"}
 	case limitForm, ownLimitForm, defaultForm:
 		original = []string{"requests_per_unit", "unit", "unlimited", "name", "replaces"}
-		own = []string{"unit_multiplier", "period", "algorithm", "burst", "count_rejected", "on_store_error", "sharing", "warn_at", "align"}
+		own = []string{"unit_multiplier", "period", "algorithm", "burst", "count_rejected", "on_store_error", "sharing", "warn_at", "align", "schedule"}
 		if f != defaultForm {
 			own = append(own, "max_in_flight", "hold", "table", "budget", "prices")
 		}
@@ -59,6 +60,8 @@ func (f form) keys() (original, own []string) {
 		return nil, []string{"table", "unknown"}
 	case alignForm:
 		return nil, []string{"to", "zone", "day", "at", "starts"}
+	case scheduleForm:
+		return nil, []string{"from", "until", "days", "hours", "zone", "requests_per_unit", "max_in_flight", "budget", "burst", "factor"}
 	case defaultsForm:
 		return nil, []string{"algorithm", "count_rejected", "on_store_error", "sharing"}
 	default:
@@ -76,9 +79,9 @@ func home(key string) (name string, original bool) {
 	homes := []string{
 		descriptorForm: "a descriptor", limitForm: "a rate_limit", documentForm: "the document itself", holdForm: "the hold of a rate_limit",
 		alignForm: "the align of a rate_limit", pricesForm: "the prices of a rate_limit",
-		estimateForm: "the estimate of a hold", learnedForm: "the learned of an estimate",
+		estimateForm: "the estimate of a hold", learnedForm: "the learned of an estimate", scheduleForm: "the schedule of a rate_limit",
 	}
-	for _, f := range []form{descriptorForm, limitForm, documentForm, holdForm, alignForm, pricesForm, estimateForm, learnedForm} {
+	for _, f := range []form{descriptorForm, limitForm, documentForm, holdForm, alignForm, pricesForm, estimateForm, learnedForm, scheduleForm} {
 		switch original, own := f.keys(); {
 		case slices.Contains(original, key):
 			return homes[f], true

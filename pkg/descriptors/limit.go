@@ -38,10 +38,11 @@ type Limit struct {
 
 	TableLine int // of the table's line that has the numbers, see Rule.LimitFor; 0: the numbers are the rule's own
 
-	suffix string  // ends a key: which limit of the rule this is
-	tabled *tabled // nil without a table
-	priced *Table  // of prices; nil without
-	others bool    // priced has a line for models without a line of their own
+	suffix   string    // ends a key: which limit of the rule this is
+	tabled   *tabled   // nil without a table
+	schedule *Schedule // nil without
+	priced   *Table    // of prices; nil without
+	others   bool      // priced has a line for models without a line of their own
 }
 
 // Each of these is no flag, and stands before the meaning of a part that most limits lack.
@@ -53,6 +54,7 @@ const (
 	hasPrices   = 6
 	hasEstimate = 7
 	givesBack   = 8
+	hasSchedule = 9
 )
 
 // appendMeaning appends all exported fields of a limit in a rule, and the meaning of its table.
@@ -79,6 +81,9 @@ func (l *Limit) appendMeaning(dst []byte) []byte {
 	}
 	if l.GivesBack {
 		dst = append(dst, givesBack)
+	}
+	if l.schedule != nil {
+		dst = l.schedule.appendMeaning(dst)
 	}
 	dst = appendFlags(dst, l.CountRejected)
 	for _, n := range [...]uint64{
@@ -141,7 +146,7 @@ func (t *tree) limits(fs fields) []limit {
 		}
 		same := slices.IndexFunc(all, func(x limit) bool {
 			return x.Algorithm == l.Algorithm && x.Period == l.Period && x.Calendar == l.Calendar && x.PerPeriod() == l.PerPeriod() &&
-				x.Capacity() == l.Capacity() && x.Table() == l.Table() && x.Money == l.Money
+				x.Capacity() == l.Capacity() && x.Table() == l.Table() && x.Money == l.Money && x.schedule == nil && l.schedule == nil
 		})
 		switch {
 		case l.unlimited && len(items) > 1:
@@ -273,6 +278,7 @@ func (t *tree) limit(v value, f form) (limit, bool) {
 		t.readTable(fs, &l)
 		t.readPrices(fs, &l)
 	}
+	t.readSchedule(fs, &l)
 	if text := tooMany(l.Algorithm, l.Requests, l.Period); text != "" {
 		if l.Algorithm == algorithms.SlidingWindowLog {
 			text += ": use sliding_window_counter"

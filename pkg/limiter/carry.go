@@ -41,7 +41,7 @@ func formersAfter(was *ruleSet, rules *descriptors.Rules, now time.Time) (all []
 			}
 		}
 		limit, from := &f.Rule.Limits[f.Limit], &f.From.Limits[f.FromLimit]
-		if !f.Same && (from.Requests > 0 || from.Table() != nil) { // a ban keeps no counts
+		if !f.Same && (from.Requests > 0 || from.Table() != nil || from.Schedule() != nil) { // a ban keeps no counts
 			formers = append(formers, former{f.From, f.FromLimit, now.Add(Rollout), now.Add(Rollout + lifeOf(from))})
 		}
 		formers = slices.DeleteFunc(formers, func(f former) bool {
@@ -66,10 +66,21 @@ func lifeOf(l *descriptors.Limit) time.Duration {
 	if l.Table() != nil {
 		return 2 * descriptors.Year.Duration()
 	}
-	if l.AtMost > 0 { // an end may leave any debt
-		return min(algorithms.Life(l.Limit, algorithms.Owe), 10*algorithms.MaxPeriod)
+	life := func(numbers algorithms.Limit) time.Duration {
+		if l.AtMost > 0 { // an end may leave any debt
+			return min(algorithms.Life(numbers, algorithms.Owe), 10*algorithms.MaxPeriod)
+		}
+		return algorithms.Life(numbers, algorithms.Count)
 	}
-	return algorithms.Life(l.Limit, algorithms.Count)
+	longest := life(l.Limit)
+	if s := l.Schedule(); s != nil {
+		for _, e := range s.Entries() {
+			if e.Factor == "" { // else the life is the same
+				longest = max(longest, life(e.Limit))
+			}
+		}
+	}
+	return longest
 }
 
 // formersOf returns the limits that a limit of a rule has replaced, the oldest first.
@@ -99,6 +110,10 @@ func (l *Limiter) carry(c *charging, n int, limit *descriptors.Limit, charge *st
 			var tabled descriptors.Limit
 			f.rule.LimitFor(f.limit, c.request.Descriptors[c.at].Entries, &tabled)
 			old = &tabled
+		}
+		if old.Schedule() != nil {
+			at, _ := old.At(l.now())
+			old = &at
 		}
 		if old.Label() == limit.Label() || old.Requests == 0 {
 			continue

@@ -103,6 +103,9 @@ func (l *Limiter) finish(r *Request, v *Verdict, admitted bool, err error) error
 	if v.notes {
 		l.note(r, v)
 	}
+	if v.scheduled {
+		v.waitForEdges(r)
+	}
 	if v.cuts {
 		v.waitForSlots()
 	}
@@ -236,7 +239,7 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 		c.join(s)
 	}
 	for n := range s.Rule.Limits {
-		limit := v.limitOf(s.Rule, n, d.Entries)
+		limit := l.limitOf(v, s.Rule, n, d.Entries)
 		if limit.Name != "" && v.replaces(limit.Name) || c.holder.skips(limit) {
 			continue
 		}
@@ -264,19 +267,31 @@ func modeOf(shadow, quota bool) store.Mode {
 	}
 }
 
-// limitOf returns limit n of a rule, with the numbers of a table for a descriptor.
-func (v *Verdict) limitOf(r *descriptors.Rule, n int, entries []Entry) *descriptors.Limit {
-	own := &r.Limits[n]
-	if own.Table() == nil {
-		return own
+// limitOf returns limit n of a rule, with the numbers of its table for a descriptor, and of its
+// schedule for now.
+func (l *Limiter) limitOf(v *Verdict, r *descriptors.Rule, n int, entries []Entry) *descriptors.Limit {
+	limit := &r.Limits[n]
+	if limit.Table() != nil {
+		v.limits = append(v.limits, descriptors.Limit{})
+		tabled := &v.limits[len(v.limits)-1]
+		if r.LimitFor(n, entries, tabled) {
+			limit = tabled
+		} else {
+			v.limits = v.limits[:len(v.limits)-1]
+		}
 	}
-	v.limits = append(v.limits, descriptors.Limit{})
-	limit := &v.limits[len(v.limits)-1]
-	if !r.LimitFor(n, entries, limit) {
-		v.limits = v.limits[:len(v.limits)-1]
-		return own
+	if limit.Schedule() == nil {
+		return limit
 	}
-	return limit
+	if !v.scheduled {
+		v.scheduled, v.now = true, l.now()
+	}
+	at, changed := limit.At(v.now)
+	if !changed {
+		return limit
+	}
+	v.limits = append(v.limits, at)
+	return &v.limits[len(v.limits)-1]
 }
 
 // chargeOverride adds the charge of a descriptor with an override, on the descriptor's own key,

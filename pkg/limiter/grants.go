@@ -114,6 +114,10 @@ func (l *Limiter) Grantable(g *Grant) (Grantable, error) {
 		if !g.isFor(limit) {
 			continue
 		}
+		if limit.Schedule() != nil {
+			own, _ = limit.At(l.now())
+			limit = &own
+		}
 		before, changed, err := l.with(g, rule, entries, limit)
 		if err != nil {
 			return Grantable{}, err
@@ -250,7 +254,7 @@ func printable(text string) bool {
 // The error says which number is out of bounds.
 func (g *Grant) change(limit *descriptors.Limit) (changed descriptors.Limit, err error) {
 	changed = *limit
-	most, requests := mostOf(limit), limit.PerPeriod()
+	most, requests := limit.Most(), limit.PerPeriod()
 	switch g.Gives {
 	case GivesRequests:
 		requests = g.Requests
@@ -275,18 +279,6 @@ func (g *Grant) change(limit *descriptors.Limit) (changed descriptors.Limit, err
 	}
 	changed.SetPerPeriod(min(requests, most))
 	return changed, err
-}
-
-// mostOf returns the largest number of hits that a limit of the algorithm and the period has.
-func mostOf(limit *descriptors.Limit) uint64 {
-	switch limit.Algorithm {
-	case algorithms.SlidingWindowLog:
-		return descriptors.MaxLogEntries
-	case algorithms.TokenBucketInteger:
-		return min(uint64(limit.Period), algorithms.MaxHits)
-	default:
-		return limit.Algorithm.MostPerPeriod()
-	}
 }
 
 // proportion returns n*x/y, rounded to the nearest number, at least 1 and at most the largest one;

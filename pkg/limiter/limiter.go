@@ -61,9 +61,9 @@ type Options struct {
 	// wait, and must be safe for concurrent use. Nil: notices of marks and cuts are only counted.
 	OnNotice func(*Notice)
 
-	// Now is the clock by which grants end, windows of notices, and the memory of earlier limits. Nil:
-	// no grant is ever in force, there are no notices, and a limit with another algorithm or period
-	// starts anew. Safe for concurrent use.
+	// Now is the clock by which grants end, windows of notices, the memory of earlier limits, and
+	// schedules. Nil: no grant is ever in force, there are no notices, a limit with another algorithm
+	// or period starts anew, and schedules follow [time.Now]. Safe for concurrent use.
 	Now func() time.Time
 }
 

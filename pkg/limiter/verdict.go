@@ -44,6 +44,8 @@ type Verdict struct {
 	explains  bool                // nothing is charged, and each key that learns is asked
 	notes     bool                // a limit of the charges has warn_at
 	cuts      bool                // an estimate was cut
+	scheduled bool                // a limit of the charges has a schedule
+	now       algorithms.Instant  // that decides about schedules
 	choice    choice              // among Groups
 	usage     descriptors.Usage   // of the descriptor while its charges are added
 	lessons   lessons             // the same
@@ -121,7 +123,7 @@ type DescriptorStatus struct {
 }
 
 func (v *Verdict) reset() {
-	v.OverLimit, v.SoftBreach, v.notes, v.cuts, v.choice.freed = false, false, false, false, false
+	v.OverLimit, v.SoftBreach, v.notes, v.cuts, v.scheduled, v.choice.freed = false, false, false, false, false, false
 	v.Statuses, v.charges = v.Statuses[:0], v.charges[:0]
 	v.keys, v.limits = v.keys[:0], v.limits[:0]
 	v.terms, v.replaced, v.parts.holds, v.parts.formers, v.Groups = v.terms[:0], v.replaced[:0], v.parts.holds[:0], v.parts.formers[:0], v.Groups[:0]
@@ -210,7 +212,8 @@ func (v *Verdict) before(i, j int) bool {
 
 // never reports whether the hits of charge i are more than its limit ever has.
 func (v *Verdict) never(i int) bool {
-	return v.terms[i].grant == nil && v.terms[i].hits > int64(v.charges[i].Limit.Capacity())
+	return v.terms[i].grant == nil && v.terms[i].hits > int64(v.charges[i].Limit.Capacity()) &&
+		(!v.scheduled || v.terms[i].hits > int64(v.terms[i].limit.Peak()))
 }
 
 // quotas keeps charges from denying a request with a descriptor without a limit: with Options.Quota

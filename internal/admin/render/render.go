@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -103,7 +104,24 @@ func Limit(l *descriptors.Limit) *adminv1.Limit {
 	}
 	out.Table, out.Prices = table(l.Table()), table(l.PriceTable())
 	out.TableLine = uint32(l.TableLine)
+	if s := l.Schedule(); s != nil {
+		out.Schedule, out.ScheduleUntil = schedule(l, s, time.Now())
+	}
 	return out
+}
+
+// schedule returns the entries of a schedule, and the instant until which its numbers of now stay.
+func schedule(l *descriptors.Limit, s *descriptors.Schedule, now time.Time) (all []*adminv1.ScheduleEntry, until string) {
+	holds, change := s.At(algorithms.Instant(now.UnixNano()))
+	zone := s.Entries()[min(holds, len(s.Entries())-1)].In()
+	for i := range s.Entries() {
+		e := &s.Entries()[i]
+		all = append(all, &adminv1.ScheduleEntry{When: e.When(), Gives: e.Gives(l.Money), Holds: i == holds})
+	}
+	if change < math.MaxInt64 {
+		until = time.Unix(0, int64(change)).In(zone).Format(time.RFC3339)
+	}
+	return all, until
 }
 
 // table returns a table as a message; nil for nil.

@@ -1,6 +1,7 @@
 package render
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -59,6 +60,7 @@ func ExplanationText(domain string, r *adminv1.ExplainResponse, states bool) str
 				}
 				line("prices", "%s%s", t.GetFile(), without)
 			}
+			scheduleLines(l.GetLimit(), line)
 			if l.GetWindowEnd() != "" {
 				line("window", "%s to %s", l.GetWindowStart(), l.GetWindowEnd())
 			}
@@ -77,6 +79,24 @@ func ExplanationText(domain string, r *adminv1.ExplainResponse, states bool) str
 		}
 	}
 	return b.String()
+}
+
+// scheduleLines writes a line for each entry of a schedule.
+func scheduleLines(l *adminv1.Limit, line func(label, format string, args ...any)) {
+	until, held := "", false
+	if l.GetScheduleUntil() != "" {
+		until = " until " + l.GetScheduleUntil()
+	}
+	for _, e := range l.GetSchedule() {
+		text := e.GetWhen() + ": " + e.GetGives()
+		if held = held || e.GetHolds(); e.GetHolds() {
+			text += "; holds" + cmp.Or(until, " now")
+		}
+		line("when", "%s", printable.Text(text))
+	}
+	if len(l.GetSchedule()) > 0 && !held {
+		line("when", "%s", "no entry holds"+until)
+	}
 }
 
 // LimitText returns a limit as text: "10 per 1s, token_bucket, burst 1000".

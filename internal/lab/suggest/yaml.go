@@ -64,7 +64,22 @@ type rateLimit struct {
 	Sharing         string      `yaml:"sharing,omitempty"`
 	Align           *align      `yaml:"align,omitempty,flow"`
 	WarnAt          []string    `yaml:"warn_at,omitempty,flow"`
+	Schedule        []scheduled `yaml:"schedule,omitempty,flow"`
 	Replaces        []limitName `yaml:"replaces,omitempty"`
+}
+
+// scheduled is an entry of a schedule.
+type scheduled struct {
+	From            string  `yaml:"from,omitempty"`
+	Until           string  `yaml:"until,omitempty"`
+	Days            string  `yaml:"days,omitempty"`
+	Hours           string  `yaml:"hours,omitempty"`
+	Zone            string  `yaml:"zone,omitempty"`
+	Factor          string  `yaml:"factor,omitempty"`
+	RequestsPerUnit *uint64 `yaml:"requests_per_unit,omitempty"`
+	MaxInFlight     *uint64 `yaml:"max_in_flight,omitempty"`
+	Budget          string  `yaml:"budget,omitempty"`
+	Burst           uint32  `yaml:"burst,omitempty"`
 }
 
 type prices struct {
@@ -286,7 +301,29 @@ func (s *Shape) rateLimit(l *Limit) rateLimit {
 	for _, mark := range l.of.WarnAt.All() {
 		out.WarnAt = append(out.WarnAt, descriptors.MarkText(mark))
 	}
+	out.Schedule = scheduleOf(&l.of)
 	return out
+}
+
+// scheduleOf returns the schedule of a limit, nil for none.
+func scheduleOf(l *descriptors.Limit) (all []scheduled) {
+	if l.Schedule() == nil {
+		return nil
+	}
+	for _, e := range l.Schedule().Entries() {
+		out, requests := scheduled{From: e.From, Until: e.Until, Days: e.Days, Hours: e.Hours, Zone: e.Zone, Factor: e.Factor}, e.Limit.PerPeriod()
+		switch {
+		case e.Factor != "":
+		case l.Money:
+			out.Budget = descriptors.Money(requests)
+		case l.Algorithm == algorithms.Concurrency:
+			out.MaxInFlight = &requests
+		default:
+			out.RequestsPerUnit, out.Burst = &requests, e.Limit.Burst
+		}
+		all = append(all, out)
+	}
+	return all
 }
 
 // estimateOf returns how a limit learns its estimates, nil for none.

@@ -532,6 +532,12 @@ type Limit struct {
 	// Hits per period, where these are more than 4294967295: requests_per_unit and burst are
 	// 4294967295 then. Else absent.
 	LargeRequests *uint64 `protobuf:"varint,24,opt,name=large_requests,json=largeRequests,proto3,oneof" json:"large_requests,omitempty"`
+	// Other numbers of the limit at some times, the first that holds counts; empty for a limit without
+	// a schedule.
+	Schedule []*ScheduleEntry `protobuf:"bytes,30,rep,name=schedule,proto3" json:"schedule,omitempty"`
+	// The instant until which the numbers stay as they are, in RFC 3339; empty where no change is
+	// known.
+	ScheduleUntil string `protobuf:"bytes,31,opt,name=schedule_until,json=scheduleUntil,proto3" json:"schedule_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -706,6 +712,84 @@ func (x *Limit) GetLargeRequests() uint64 {
 	return 0
 }
 
+func (x *Limit) GetSchedule() []*ScheduleEntry {
+	if x != nil {
+		return x.Schedule
+	}
+	return nil
+}
+
+func (x *Limit) GetScheduleUntil() string {
+	if x != nil {
+		return x.ScheduleUntil
+	}
+	return ""
+}
+
+// ScheduleEntry gives a limit other numbers at some times.
+type ScheduleEntry struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The times in words, such as "mon-fri 09:00-18:00 Europe/Berlin".
+	When string `protobuf:"bytes,1,opt,name=when,proto3" json:"when,omitempty"`
+	// The numbers in words, such as "200, burst 300" or "2 times".
+	Gives string `protobuf:"bytes,2,opt,name=gives,proto3" json:"gives,omitempty"`
+	// Whether the entry gives the numbers now.
+	Holds         bool `protobuf:"varint,3,opt,name=holds,proto3" json:"holds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScheduleEntry) Reset() {
+	*x = ScheduleEntry{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScheduleEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScheduleEntry) ProtoMessage() {}
+
+func (x *ScheduleEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScheduleEntry.ProtoReflect.Descriptor instead.
+func (*ScheduleEntry) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ScheduleEntry) GetWhen() string {
+	if x != nil {
+		return x.When
+	}
+	return ""
+}
+
+func (x *ScheduleEntry) GetGives() string {
+	if x != nil {
+		return x.Gives
+	}
+	return ""
+}
+
+func (x *ScheduleEntry) GetHolds() bool {
+	if x != nil {
+		return x.Holds
+	}
+	return false
+}
+
 // LearnedEstimate says how a limit learns the hits that a begin holds, from the true costs of the
 // requests before.
 type LearnedEstimate struct {
@@ -720,7 +804,7 @@ type LearnedEstimate struct {
 
 func (x *LearnedEstimate) Reset() {
 	*x = LearnedEstimate{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -732,7 +816,7 @@ func (x *LearnedEstimate) String() string {
 func (*LearnedEstimate) ProtoMessage() {}
 
 func (x *LearnedEstimate) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -745,7 +829,7 @@ func (x *LearnedEstimate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LearnedEstimate.ProtoReflect.Descriptor instead.
 func (*LearnedEstimate) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *LearnedEstimate) GetQuantile() uint32 {
@@ -777,7 +861,7 @@ type Table struct {
 
 func (x *Table) Reset() {
 	*x = Table{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -789,7 +873,7 @@ func (x *Table) String() string {
 func (*Table) ProtoMessage() {}
 
 func (x *Table) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -802,7 +886,7 @@ func (x *Table) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Table.ProtoReflect.Descriptor instead.
 func (*Table) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Table) GetFile() string {
@@ -874,7 +958,7 @@ type Rule struct {
 
 func (x *Rule) Reset() {
 	*x = Rule{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -886,7 +970,7 @@ func (x *Rule) String() string {
 func (*Rule) ProtoMessage() {}
 
 func (x *Rule) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -899,7 +983,7 @@ func (x *Rule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rule.ProtoReflect.Descriptor instead.
 func (*Rule) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Rule) GetDomain() string {
@@ -1039,7 +1123,7 @@ type Holder struct {
 
 func (x *Holder) Reset() {
 	*x = Holder{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1051,7 +1135,7 @@ func (x *Holder) String() string {
 func (*Holder) ProtoMessage() {}
 
 func (x *Holder) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[7]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1064,7 +1148,7 @@ func (x *Holder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holder.ProtoReflect.Descriptor instead.
 func (*Holder) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Holder) GetId() string {
@@ -1115,7 +1199,7 @@ type Holders struct {
 
 func (x *Holders) Reset() {
 	*x = Holders{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1127,7 +1211,7 @@ func (x *Holders) String() string {
 func (*Holders) ProtoMessage() {}
 
 func (x *Holders) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[8]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1140,7 +1224,7 @@ func (x *Holders) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Holders.ProtoReflect.Descriptor instead.
 func (*Holders) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Holders) GetLimit() *Limit {
@@ -1231,7 +1315,7 @@ type LimitExplanation struct {
 
 func (x *LimitExplanation) Reset() {
 	*x = LimitExplanation{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1327,7 @@ func (x *LimitExplanation) String() string {
 func (*LimitExplanation) ProtoMessage() {}
 
 func (x *LimitExplanation) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[9]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1340,7 @@ func (x *LimitExplanation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LimitExplanation.ProtoReflect.Descriptor instead.
 func (*LimitExplanation) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *LimitExplanation) GetLimit() *Limit {
@@ -1402,7 +1486,7 @@ type Step struct {
 
 func (x *Step) Reset() {
 	*x = Step{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1414,7 +1498,7 @@ func (x *Step) String() string {
 func (*Step) ProtoMessage() {}
 
 func (x *Step) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[10]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1427,7 +1511,7 @@ func (x *Step) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Step.ProtoReflect.Descriptor instead.
 func (*Step) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Step) GetKey() string {
@@ -1500,7 +1584,7 @@ type DescriptorExplanation struct {
 
 func (x *DescriptorExplanation) Reset() {
 	*x = DescriptorExplanation{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1512,7 +1596,7 @@ func (x *DescriptorExplanation) String() string {
 func (*DescriptorExplanation) ProtoMessage() {}
 
 func (x *DescriptorExplanation) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[11]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1525,7 +1609,7 @@ func (x *DescriptorExplanation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DescriptorExplanation.ProtoReflect.Descriptor instead.
 func (*DescriptorExplanation) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DescriptorExplanation) GetMatched() bool {
@@ -1597,7 +1681,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1609,7 +1693,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[12]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1622,7 +1706,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ExplainRequest) GetDomain() string {
@@ -1654,7 +1738,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1666,7 +1750,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1679,7 +1763,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ExplainResponse) GetDescriptors() []*DescriptorExplanation {
@@ -1716,7 +1800,7 @@ type ResetRequest struct {
 
 func (x *ResetRequest) Reset() {
 	*x = ResetRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1728,7 +1812,7 @@ func (x *ResetRequest) String() string {
 func (*ResetRequest) ProtoMessage() {}
 
 func (x *ResetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1741,7 +1825,7 @@ func (x *ResetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetRequest.ProtoReflect.Descriptor instead.
 func (*ResetRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ResetRequest) GetDomain() string {
@@ -1772,7 +1856,7 @@ type ResetResponse struct {
 
 func (x *ResetResponse) Reset() {
 	*x = ResetResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1784,7 +1868,7 @@ func (x *ResetResponse) String() string {
 func (*ResetResponse) ProtoMessage() {}
 
 func (x *ResetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1797,7 +1881,7 @@ func (x *ResetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetResponse.ProtoReflect.Descriptor instead.
 func (*ResetResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ResetResponse) GetForgotten() uint32 {
@@ -1829,7 +1913,7 @@ type ListHoldersRequest struct {
 
 func (x *ListHoldersRequest) Reset() {
 	*x = ListHoldersRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1841,7 +1925,7 @@ func (x *ListHoldersRequest) String() string {
 func (*ListHoldersRequest) ProtoMessage() {}
 
 func (x *ListHoldersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1854,7 +1938,7 @@ func (x *ListHoldersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHoldersRequest.ProtoReflect.Descriptor instead.
 func (*ListHoldersRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListHoldersRequest) GetDomain() string {
@@ -1891,7 +1975,7 @@ type ListHoldersResponse struct {
 
 func (x *ListHoldersResponse) Reset() {
 	*x = ListHoldersResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1903,7 +1987,7 @@ func (x *ListHoldersResponse) String() string {
 func (*ListHoldersResponse) ProtoMessage() {}
 
 func (x *ListHoldersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1916,7 +2000,7 @@ func (x *ListHoldersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHoldersResponse.ProtoReflect.Descriptor instead.
 func (*ListHoldersResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListHoldersResponse) GetRule() *Rule {
@@ -1954,7 +2038,7 @@ type ReleaseHolderRequest struct {
 
 func (x *ReleaseHolderRequest) Reset() {
 	*x = ReleaseHolderRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1966,7 +2050,7 @@ func (x *ReleaseHolderRequest) String() string {
 func (*ReleaseHolderRequest) ProtoMessage() {}
 
 func (x *ReleaseHolderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1979,7 +2063,7 @@ func (x *ReleaseHolderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseHolderRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseHolderRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ReleaseHolderRequest) GetDomain() string {
@@ -2050,7 +2134,7 @@ type ReleaseHolderResponse struct {
 
 func (x *ReleaseHolderResponse) Reset() {
 	*x = ReleaseHolderResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2062,7 +2146,7 @@ func (x *ReleaseHolderResponse) String() string {
 func (*ReleaseHolderResponse) ProtoMessage() {}
 
 func (x *ReleaseHolderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2075,7 +2159,7 @@ func (x *ReleaseHolderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseHolderResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseHolderResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ReleaseHolderResponse) GetLimits() []*ReleaseHolderResponse_Release {
@@ -2094,7 +2178,7 @@ type ListRulesRequest struct {
 
 func (x *ListRulesRequest) Reset() {
 	*x = ListRulesRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2106,7 +2190,7 @@ func (x *ListRulesRequest) String() string {
 func (*ListRulesRequest) ProtoMessage() {}
 
 func (x *ListRulesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2119,7 +2203,7 @@ func (x *ListRulesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRulesRequest.ProtoReflect.Descriptor instead.
 func (*ListRulesRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 // ListRulesResponse is the rules that serve now.
@@ -2144,7 +2228,7 @@ type ListRulesResponse struct {
 
 func (x *ListRulesResponse) Reset() {
 	*x = ListRulesResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2156,7 +2240,7 @@ func (x *ListRulesResponse) String() string {
 func (*ListRulesResponse) ProtoMessage() {}
 
 func (x *ListRulesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2169,7 +2253,7 @@ func (x *ListRulesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRulesResponse.ProtoReflect.Descriptor instead.
 func (*ListRulesResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListRulesResponse) GetDomains() []*Domain {
@@ -2247,7 +2331,7 @@ type RulesPage struct {
 
 func (x *RulesPage) Reset() {
 	*x = RulesPage{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2259,7 +2343,7 @@ func (x *RulesPage) String() string {
 func (*RulesPage) ProtoMessage() {}
 
 func (x *RulesPage) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2272,7 +2356,7 @@ func (x *RulesPage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RulesPage.ProtoReflect.Descriptor instead.
 func (*RulesPage) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RulesPage) GetSources() []string {
@@ -2369,7 +2453,7 @@ type Domain struct {
 
 func (x *Domain) Reset() {
 	*x = Domain{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2381,7 +2465,7 @@ func (x *Domain) String() string {
 func (*Domain) ProtoMessage() {}
 
 func (x *Domain) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2394,7 +2478,7 @@ func (x *Domain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Domain.ProtoReflect.Descriptor instead.
 func (*Domain) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Domain) GetName() string {
@@ -2434,7 +2518,7 @@ type ReloadRequest struct {
 
 func (x *ReloadRequest) Reset() {
 	*x = ReloadRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2446,7 +2530,7 @@ func (x *ReloadRequest) String() string {
 func (*ReloadRequest) ProtoMessage() {}
 
 func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2459,7 +2543,7 @@ func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadRequest.ProtoReflect.Descriptor instead.
 func (*ReloadRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 // ReloadResponse is the outcome of a reload.
@@ -2479,7 +2563,7 @@ type ReloadResponse struct {
 
 func (x *ReloadResponse) Reset() {
 	*x = ReloadResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2491,7 +2575,7 @@ func (x *ReloadResponse) String() string {
 func (*ReloadResponse) ProtoMessage() {}
 
 func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2504,7 +2588,7 @@ func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadResponse.ProtoReflect.Descriptor instead.
 func (*ReloadResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ReloadResponse) GetLoaded() bool {
@@ -2544,7 +2628,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2556,7 +2640,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2569,7 +2653,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 // StatusResponse is the state of the process at one moment. All counts are since its start.
@@ -2591,7 +2675,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2603,7 +2687,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2616,7 +2700,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StatusResponse) GetNotReady() string {
@@ -2675,7 +2759,7 @@ type RequestsStatus struct {
 
 func (x *RequestsStatus) Reset() {
 	*x = RequestsStatus{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2687,7 +2771,7 @@ func (x *RequestsStatus) String() string {
 func (*RequestsStatus) ProtoMessage() {}
 
 func (x *RequestsStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2700,7 +2784,7 @@ func (x *RequestsStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestsStatus.ProtoReflect.Descriptor instead.
 func (*RequestsStatus) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RequestsStatus) GetPassed() uint64 {
@@ -2777,7 +2861,7 @@ type StoreStatus struct {
 
 func (x *StoreStatus) Reset() {
 	*x = StoreStatus{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2789,7 +2873,7 @@ func (x *StoreStatus) String() string {
 func (*StoreStatus) ProtoMessage() {}
 
 func (x *StoreStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2802,7 +2886,7 @@ func (x *StoreStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreStatus.ProtoReflect.Descriptor instead.
 func (*StoreStatus) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StoreStatus) GetKind() string {
@@ -2895,7 +2979,7 @@ type Latency struct {
 
 func (x *Latency) Reset() {
 	*x = Latency{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2907,7 +2991,7 @@ func (x *Latency) String() string {
 func (*Latency) ProtoMessage() {}
 
 func (x *Latency) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2920,7 +3004,7 @@ func (x *Latency) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latency.ProtoReflect.Descriptor instead.
 func (*Latency) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Latency) GetBounds() []float64 {
@@ -2960,7 +3044,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2972,7 +3056,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2985,7 +3069,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WatchRequest) GetDomain() string {
@@ -3046,7 +3130,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3058,7 +3142,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3071,7 +3155,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WatchResponse) GetRequests() []*WatchedRequest {
@@ -3116,7 +3200,7 @@ type WatchedRequest struct {
 
 func (x *WatchedRequest) Reset() {
 	*x = WatchedRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3128,7 +3212,7 @@ func (x *WatchedRequest) String() string {
 func (*WatchedRequest) ProtoMessage() {}
 
 func (x *WatchedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3141,7 +3225,7 @@ func (x *WatchedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchedRequest.ProtoReflect.Descriptor instead.
 func (*WatchedRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WatchedRequest) GetAt() *timestamppb.Timestamp {
@@ -3219,7 +3303,7 @@ type WatchedDescriptor struct {
 
 func (x *WatchedDescriptor) Reset() {
 	*x = WatchedDescriptor{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3231,7 +3315,7 @@ func (x *WatchedDescriptor) String() string {
 func (*WatchedDescriptor) ProtoMessage() {}
 
 func (x *WatchedDescriptor) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3244,7 +3328,7 @@ func (x *WatchedDescriptor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchedDescriptor.ProtoReflect.Descriptor instead.
 func (*WatchedDescriptor) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WatchedDescriptor) GetEntries() []*Entry {
@@ -3353,7 +3437,7 @@ type WatchedLimit struct {
 
 func (x *WatchedLimit) Reset() {
 	*x = WatchedLimit{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3365,7 +3449,7 @@ func (x *WatchedLimit) String() string {
 func (*WatchedLimit) ProtoMessage() {}
 
 func (x *WatchedLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3378,7 +3462,7 @@ func (x *WatchedLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchedLimit.ProtoReflect.Descriptor instead.
 func (*WatchedLimit) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *WatchedLimit) GetKey() string {
@@ -3466,7 +3550,7 @@ type NearestMiss struct {
 
 func (x *NearestMiss) Reset() {
 	*x = NearestMiss{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3478,7 +3562,7 @@ func (x *NearestMiss) String() string {
 func (*NearestMiss) ProtoMessage() {}
 
 func (x *NearestMiss) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3491,7 +3575,7 @@ func (x *NearestMiss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NearestMiss.ProtoReflect.Descriptor instead.
 func (*NearestMiss) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *NearestMiss) GetRule() string {
@@ -3555,7 +3639,7 @@ type ListTopKeysRequest struct {
 
 func (x *ListTopKeysRequest) Reset() {
 	*x = ListTopKeysRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3567,7 +3651,7 @@ func (x *ListTopKeysRequest) String() string {
 func (*ListTopKeysRequest) ProtoMessage() {}
 
 func (x *ListTopKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3580,7 +3664,7 @@ func (x *ListTopKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTopKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListTopKeysRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListTopKeysRequest) GetDomain() string {
@@ -3633,7 +3717,7 @@ type ListTopKeysResponse struct {
 
 func (x *ListTopKeysResponse) Reset() {
 	*x = ListTopKeysResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3645,7 +3729,7 @@ func (x *ListTopKeysResponse) String() string {
 func (*ListTopKeysResponse) ProtoMessage() {}
 
 func (x *ListTopKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3658,7 +3742,7 @@ func (x *ListTopKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTopKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListTopKeysResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListTopKeysResponse) GetKeys() []*TopKey {
@@ -3733,7 +3817,7 @@ type TopKey struct {
 
 func (x *TopKey) Reset() {
 	*x = TopKey{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3745,7 +3829,7 @@ func (x *TopKey) String() string {
 func (*TopKey) ProtoMessage() {}
 
 func (x *TopKey) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3758,7 +3842,7 @@ func (x *TopKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopKey.ProtoReflect.Descriptor instead.
 func (*TopKey) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *TopKey) GetKey() string {
@@ -3911,7 +3995,7 @@ type ListUsageRequest struct {
 
 func (x *ListUsageRequest) Reset() {
 	*x = ListUsageRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3923,7 +4007,7 @@ func (x *ListUsageRequest) String() string {
 func (*ListUsageRequest) ProtoMessage() {}
 
 func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3936,7 +4020,7 @@ func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageRequest.ProtoReflect.Descriptor instead.
 func (*ListUsageRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListUsageRequest) GetDomain() string {
@@ -3984,7 +4068,7 @@ type ListUsageResponse struct {
 
 func (x *ListUsageResponse) Reset() {
 	*x = ListUsageResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3996,7 +4080,7 @@ func (x *ListUsageResponse) String() string {
 func (*ListUsageResponse) ProtoMessage() {}
 
 func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4009,7 +4093,7 @@ func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageResponse.ProtoReflect.Descriptor instead.
 func (*ListUsageResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListUsageResponse) GetKeys() []*KeyUsage {
@@ -4057,7 +4141,7 @@ type KeyUsage struct {
 
 func (x *KeyUsage) Reset() {
 	*x = KeyUsage{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4069,7 +4153,7 @@ func (x *KeyUsage) String() string {
 func (*KeyUsage) ProtoMessage() {}
 
 func (x *KeyUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4082,7 +4166,7 @@ func (x *KeyUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyUsage.ProtoReflect.Descriptor instead.
 func (*KeyUsage) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *KeyUsage) GetKey() string {
@@ -4188,7 +4272,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4200,7 +4284,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4213,7 +4297,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Grant) GetId() string {
@@ -4441,7 +4525,7 @@ type GrantRequest struct {
 
 func (x *GrantRequest) Reset() {
 	*x = GrantRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4453,7 +4537,7 @@ func (x *GrantRequest) String() string {
 func (*GrantRequest) ProtoMessage() {}
 
 func (x *GrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4466,7 +4550,7 @@ func (x *GrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantRequest.ProtoReflect.Descriptor instead.
 func (*GrantRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *GrantRequest) GetGrant() *Grant {
@@ -4505,7 +4589,7 @@ type GrantResponse struct {
 
 func (x *GrantResponse) Reset() {
 	*x = GrantResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4517,7 +4601,7 @@ func (x *GrantResponse) String() string {
 func (*GrantResponse) ProtoMessage() {}
 
 func (x *GrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4530,7 +4614,7 @@ func (x *GrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantResponse.ProtoReflect.Descriptor instead.
 func (*GrantResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *GrantResponse) GetGrant() *Grant {
@@ -4613,7 +4697,7 @@ type GrantedLimit struct {
 
 func (x *GrantedLimit) Reset() {
 	*x = GrantedLimit{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4625,7 +4709,7 @@ func (x *GrantedLimit) String() string {
 func (*GrantedLimit) ProtoMessage() {}
 
 func (x *GrantedLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4638,7 +4722,7 @@ func (x *GrantedLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantedLimit.ProtoReflect.Descriptor instead.
 func (*GrantedLimit) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *GrantedLimit) GetKey() string {
@@ -4682,7 +4766,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4694,7 +4778,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4707,7 +4791,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ListGrantsRequest) GetDomain() string {
@@ -4741,7 +4825,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4753,7 +4837,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4766,7 +4850,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*Grant {
@@ -4810,7 +4894,7 @@ type RevokeRequest struct {
 
 func (x *RevokeRequest) Reset() {
 	*x = RevokeRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4822,7 +4906,7 @@ func (x *RevokeRequest) String() string {
 func (*RevokeRequest) ProtoMessage() {}
 
 func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4835,7 +4919,7 @@ func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{49}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *RevokeRequest) GetId() string {
@@ -4866,7 +4950,7 @@ type RevokeResponse struct {
 
 func (x *RevokeResponse) Reset() {
 	*x = RevokeResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4878,7 +4962,7 @@ func (x *RevokeResponse) String() string {
 func (*RevokeResponse) ProtoMessage() {}
 
 func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4891,7 +4975,7 @@ func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
 func (*RevokeResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{50}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *RevokeResponse) GetGrant() *Grant {
@@ -4921,7 +5005,7 @@ type SetLogLevelRequest struct {
 
 func (x *SetLogLevelRequest) Reset() {
 	*x = SetLogLevelRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4933,7 +5017,7 @@ func (x *SetLogLevelRequest) String() string {
 func (*SetLogLevelRequest) ProtoMessage() {}
 
 func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4946,7 +5030,7 @@ func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelRequest.ProtoReflect.Descriptor instead.
 func (*SetLogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{51}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *SetLogLevelRequest) GetLevel() string {
@@ -4976,7 +5060,7 @@ type SetLogLevelResponse struct {
 
 func (x *SetLogLevelResponse) Reset() {
 	*x = SetLogLevelResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4988,7 +5072,7 @@ func (x *SetLogLevelResponse) String() string {
 func (*SetLogLevelResponse) ProtoMessage() {}
 
 func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5001,7 +5085,7 @@ func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelResponse.ProtoReflect.Descriptor instead.
 func (*SetLogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{52}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *SetLogLevelResponse) GetLevel() string {
@@ -5035,7 +5119,7 @@ type ReleaseHolderResponse_Release struct {
 
 func (x *ReleaseHolderResponse_Release) Reset() {
 	*x = ReleaseHolderResponse_Release{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5047,7 +5131,7 @@ func (x *ReleaseHolderResponse_Release) String() string {
 func (*ReleaseHolderResponse_Release) ProtoMessage() {}
 
 func (x *ReleaseHolderResponse_Release) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5060,7 +5144,7 @@ func (x *ReleaseHolderResponse_Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseHolderResponse_Release.ProtoReflect.Descriptor instead.
 func (*ReleaseHolderResponse_Release) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{19, 0}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{20, 0}
 }
 
 func (x *ReleaseHolderResponse_Release) GetLimit() *Limit {
@@ -5108,7 +5192,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\aentries\x18\x01 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x17\n" +
 	"\x04hits\x18\x02 \x01(\rH\x00R\x04hits\x88\x01\x01\x122\n" +
 	"\x05limit\x18\x03 \x01(\v2\x1c.weir.admin.v1.LimitOverrideR\x05limitB\a\n" +
-	"\x05_hits\"\xe4\x05\n" +
+	"\x05_hits\"\xc5\x06\n" +
 	"\x05Limit\x12\x1c\n" +
 	"\talgorithm\x18\x01 \x01(\tR\talgorithm\x12*\n" +
 	"\x11requests_per_unit\x18\x02 \x01(\rR\x0frequestsPerUnit\x121\n" +
@@ -5132,8 +5216,14 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x05money\x18\x16 \x01(\bR\x05money\x12,\n" +
 	"\x06prices\x18\x17 \x01(\v2\x14.weir.admin.v1.TableR\x06prices\x128\n" +
 	"\alearned\x18\x1a \x01(\v2\x1e.weir.admin.v1.LearnedEstimateR\alearned\x12*\n" +
-	"\x0elarge_requests\x18\x18 \x01(\x04H\x00R\rlargeRequests\x88\x01\x01B\x11\n" +
-	"\x0f_large_requests\"G\n" +
+	"\x0elarge_requests\x18\x18 \x01(\x04H\x00R\rlargeRequests\x88\x01\x01\x128\n" +
+	"\bschedule\x18\x1e \x03(\v2\x1c.weir.admin.v1.ScheduleEntryR\bschedule\x12%\n" +
+	"\x0eschedule_until\x18\x1f \x01(\tR\rscheduleUntilB\x11\n" +
+	"\x0f_large_requests\"O\n" +
+	"\rScheduleEntry\x12\x12\n" +
+	"\x04when\x18\x01 \x01(\tR\x04when\x12\x14\n" +
+	"\x05gives\x18\x02 \x01(\tR\x05gives\x12\x14\n" +
+	"\x05holds\x18\x03 \x01(\bR\x05holds\"G\n" +
 	"\x0fLearnedEstimate\x12\x1a\n" +
 	"\bquantile\x18\x01 \x01(\rR\bquantile\x12\x18\n" +
 	"\aceiling\x18\x02 \x01(\rR\aceiling\"G\n" +
@@ -5537,7 +5627,7 @@ func file_weir_admin_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_weir_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_weir_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
+var file_weir_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
 var file_weir_admin_v1_admin_proto_goTypes = []any{
 	(Unit)(0),                             // 0: weir.admin.v1.Unit
 	(HolderStatus)(0),                     // 1: weir.admin.v1.HolderStatus
@@ -5547,185 +5637,187 @@ var file_weir_admin_v1_admin_proto_goTypes = []any{
 	(*LimitOverride)(nil),                 // 5: weir.admin.v1.LimitOverride
 	(*Descriptor)(nil),                    // 6: weir.admin.v1.Descriptor
 	(*Limit)(nil),                         // 7: weir.admin.v1.Limit
-	(*LearnedEstimate)(nil),               // 8: weir.admin.v1.LearnedEstimate
-	(*Table)(nil),                         // 9: weir.admin.v1.Table
-	(*Rule)(nil),                          // 10: weir.admin.v1.Rule
-	(*Holder)(nil),                        // 11: weir.admin.v1.Holder
-	(*Holders)(nil),                       // 12: weir.admin.v1.Holders
-	(*LimitExplanation)(nil),              // 13: weir.admin.v1.LimitExplanation
-	(*Step)(nil),                          // 14: weir.admin.v1.Step
-	(*DescriptorExplanation)(nil),         // 15: weir.admin.v1.DescriptorExplanation
-	(*ExplainRequest)(nil),                // 16: weir.admin.v1.ExplainRequest
-	(*ExplainResponse)(nil),               // 17: weir.admin.v1.ExplainResponse
-	(*ResetRequest)(nil),                  // 18: weir.admin.v1.ResetRequest
-	(*ResetResponse)(nil),                 // 19: weir.admin.v1.ResetResponse
-	(*ListHoldersRequest)(nil),            // 20: weir.admin.v1.ListHoldersRequest
-	(*ListHoldersResponse)(nil),           // 21: weir.admin.v1.ListHoldersResponse
-	(*ReleaseHolderRequest)(nil),          // 22: weir.admin.v1.ReleaseHolderRequest
-	(*ReleaseHolderResponse)(nil),         // 23: weir.admin.v1.ReleaseHolderResponse
-	(*ListRulesRequest)(nil),              // 24: weir.admin.v1.ListRulesRequest
-	(*ListRulesResponse)(nil),             // 25: weir.admin.v1.ListRulesResponse
-	(*RulesPage)(nil),                     // 26: weir.admin.v1.RulesPage
-	(*Domain)(nil),                        // 27: weir.admin.v1.Domain
-	(*ReloadRequest)(nil),                 // 28: weir.admin.v1.ReloadRequest
-	(*ReloadResponse)(nil),                // 29: weir.admin.v1.ReloadResponse
-	(*StatusRequest)(nil),                 // 30: weir.admin.v1.StatusRequest
-	(*StatusResponse)(nil),                // 31: weir.admin.v1.StatusResponse
-	(*RequestsStatus)(nil),                // 32: weir.admin.v1.RequestsStatus
-	(*StoreStatus)(nil),                   // 33: weir.admin.v1.StoreStatus
-	(*Latency)(nil),                       // 34: weir.admin.v1.Latency
-	(*WatchRequest)(nil),                  // 35: weir.admin.v1.WatchRequest
-	(*WatchResponse)(nil),                 // 36: weir.admin.v1.WatchResponse
-	(*WatchedRequest)(nil),                // 37: weir.admin.v1.WatchedRequest
-	(*WatchedDescriptor)(nil),             // 38: weir.admin.v1.WatchedDescriptor
-	(*WatchedLimit)(nil),                  // 39: weir.admin.v1.WatchedLimit
-	(*NearestMiss)(nil),                   // 40: weir.admin.v1.NearestMiss
-	(*ListTopKeysRequest)(nil),            // 41: weir.admin.v1.ListTopKeysRequest
-	(*ListTopKeysResponse)(nil),           // 42: weir.admin.v1.ListTopKeysResponse
-	(*TopKey)(nil),                        // 43: weir.admin.v1.TopKey
-	(*ListUsageRequest)(nil),              // 44: weir.admin.v1.ListUsageRequest
-	(*ListUsageResponse)(nil),             // 45: weir.admin.v1.ListUsageResponse
-	(*KeyUsage)(nil),                      // 46: weir.admin.v1.KeyUsage
-	(*Grant)(nil),                         // 47: weir.admin.v1.Grant
-	(*GrantRequest)(nil),                  // 48: weir.admin.v1.GrantRequest
-	(*GrantResponse)(nil),                 // 49: weir.admin.v1.GrantResponse
-	(*GrantedLimit)(nil),                  // 50: weir.admin.v1.GrantedLimit
-	(*ListGrantsRequest)(nil),             // 51: weir.admin.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),            // 52: weir.admin.v1.ListGrantsResponse
-	(*RevokeRequest)(nil),                 // 53: weir.admin.v1.RevokeRequest
-	(*RevokeResponse)(nil),                // 54: weir.admin.v1.RevokeResponse
-	(*SetLogLevelRequest)(nil),            // 55: weir.admin.v1.SetLogLevelRequest
-	(*SetLogLevelResponse)(nil),           // 56: weir.admin.v1.SetLogLevelResponse
-	(*ReleaseHolderResponse_Release)(nil), // 57: weir.admin.v1.ReleaseHolderResponse.Release
-	(*durationpb.Duration)(nil),           // 58: google.protobuf.Duration
-	(*structpb.Struct)(nil),               // 59: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),         // 60: google.protobuf.Timestamp
+	(*ScheduleEntry)(nil),                 // 8: weir.admin.v1.ScheduleEntry
+	(*LearnedEstimate)(nil),               // 9: weir.admin.v1.LearnedEstimate
+	(*Table)(nil),                         // 10: weir.admin.v1.Table
+	(*Rule)(nil),                          // 11: weir.admin.v1.Rule
+	(*Holder)(nil),                        // 12: weir.admin.v1.Holder
+	(*Holders)(nil),                       // 13: weir.admin.v1.Holders
+	(*LimitExplanation)(nil),              // 14: weir.admin.v1.LimitExplanation
+	(*Step)(nil),                          // 15: weir.admin.v1.Step
+	(*DescriptorExplanation)(nil),         // 16: weir.admin.v1.DescriptorExplanation
+	(*ExplainRequest)(nil),                // 17: weir.admin.v1.ExplainRequest
+	(*ExplainResponse)(nil),               // 18: weir.admin.v1.ExplainResponse
+	(*ResetRequest)(nil),                  // 19: weir.admin.v1.ResetRequest
+	(*ResetResponse)(nil),                 // 20: weir.admin.v1.ResetResponse
+	(*ListHoldersRequest)(nil),            // 21: weir.admin.v1.ListHoldersRequest
+	(*ListHoldersResponse)(nil),           // 22: weir.admin.v1.ListHoldersResponse
+	(*ReleaseHolderRequest)(nil),          // 23: weir.admin.v1.ReleaseHolderRequest
+	(*ReleaseHolderResponse)(nil),         // 24: weir.admin.v1.ReleaseHolderResponse
+	(*ListRulesRequest)(nil),              // 25: weir.admin.v1.ListRulesRequest
+	(*ListRulesResponse)(nil),             // 26: weir.admin.v1.ListRulesResponse
+	(*RulesPage)(nil),                     // 27: weir.admin.v1.RulesPage
+	(*Domain)(nil),                        // 28: weir.admin.v1.Domain
+	(*ReloadRequest)(nil),                 // 29: weir.admin.v1.ReloadRequest
+	(*ReloadResponse)(nil),                // 30: weir.admin.v1.ReloadResponse
+	(*StatusRequest)(nil),                 // 31: weir.admin.v1.StatusRequest
+	(*StatusResponse)(nil),                // 32: weir.admin.v1.StatusResponse
+	(*RequestsStatus)(nil),                // 33: weir.admin.v1.RequestsStatus
+	(*StoreStatus)(nil),                   // 34: weir.admin.v1.StoreStatus
+	(*Latency)(nil),                       // 35: weir.admin.v1.Latency
+	(*WatchRequest)(nil),                  // 36: weir.admin.v1.WatchRequest
+	(*WatchResponse)(nil),                 // 37: weir.admin.v1.WatchResponse
+	(*WatchedRequest)(nil),                // 38: weir.admin.v1.WatchedRequest
+	(*WatchedDescriptor)(nil),             // 39: weir.admin.v1.WatchedDescriptor
+	(*WatchedLimit)(nil),                  // 40: weir.admin.v1.WatchedLimit
+	(*NearestMiss)(nil),                   // 41: weir.admin.v1.NearestMiss
+	(*ListTopKeysRequest)(nil),            // 42: weir.admin.v1.ListTopKeysRequest
+	(*ListTopKeysResponse)(nil),           // 43: weir.admin.v1.ListTopKeysResponse
+	(*TopKey)(nil),                        // 44: weir.admin.v1.TopKey
+	(*ListUsageRequest)(nil),              // 45: weir.admin.v1.ListUsageRequest
+	(*ListUsageResponse)(nil),             // 46: weir.admin.v1.ListUsageResponse
+	(*KeyUsage)(nil),                      // 47: weir.admin.v1.KeyUsage
+	(*Grant)(nil),                         // 48: weir.admin.v1.Grant
+	(*GrantRequest)(nil),                  // 49: weir.admin.v1.GrantRequest
+	(*GrantResponse)(nil),                 // 50: weir.admin.v1.GrantResponse
+	(*GrantedLimit)(nil),                  // 51: weir.admin.v1.GrantedLimit
+	(*ListGrantsRequest)(nil),             // 52: weir.admin.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),            // 53: weir.admin.v1.ListGrantsResponse
+	(*RevokeRequest)(nil),                 // 54: weir.admin.v1.RevokeRequest
+	(*RevokeResponse)(nil),                // 55: weir.admin.v1.RevokeResponse
+	(*SetLogLevelRequest)(nil),            // 56: weir.admin.v1.SetLogLevelRequest
+	(*SetLogLevelResponse)(nil),           // 57: weir.admin.v1.SetLogLevelResponse
+	(*ReleaseHolderResponse_Release)(nil), // 58: weir.admin.v1.ReleaseHolderResponse.Release
+	(*durationpb.Duration)(nil),           // 59: google.protobuf.Duration
+	(*structpb.Struct)(nil),               // 60: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),         // 61: google.protobuf.Timestamp
 }
 var file_weir_admin_v1_admin_proto_depIdxs = []int32{
 	0,   // 0: weir.admin.v1.LimitOverride.unit:type_name -> weir.admin.v1.Unit
 	4,   // 1: weir.admin.v1.Descriptor.entries:type_name -> weir.admin.v1.Entry
 	5,   // 2: weir.admin.v1.Descriptor.limit:type_name -> weir.admin.v1.LimitOverride
-	58,  // 3: weir.admin.v1.Limit.period:type_name -> google.protobuf.Duration
-	58,  // 4: weir.admin.v1.Limit.at_most:type_name -> google.protobuf.Duration
-	9,   // 5: weir.admin.v1.Limit.table:type_name -> weir.admin.v1.Table
-	9,   // 6: weir.admin.v1.Limit.prices:type_name -> weir.admin.v1.Table
-	8,   // 7: weir.admin.v1.Limit.learned:type_name -> weir.admin.v1.LearnedEstimate
-	7,   // 8: weir.admin.v1.Rule.limits:type_name -> weir.admin.v1.Limit
-	59,  // 9: weir.admin.v1.Rule.metadata:type_name -> google.protobuf.Struct
-	60,  // 10: weir.admin.v1.Holder.begun_at:type_name -> google.protobuf.Timestamp
-	60,  // 11: weir.admin.v1.Holder.until:type_name -> google.protobuf.Timestamp
-	7,   // 12: weir.admin.v1.Holders.limit:type_name -> weir.admin.v1.Limit
-	11,  // 13: weir.admin.v1.Holders.holders:type_name -> weir.admin.v1.Holder
-	7,   // 14: weir.admin.v1.LimitExplanation.limit:type_name -> weir.admin.v1.Limit
-	58,  // 15: weir.admin.v1.LimitExplanation.retry_after:type_name -> google.protobuf.Duration
-	58,  // 16: weir.admin.v1.LimitExplanation.reset_after:type_name -> google.protobuf.Duration
-	12,  // 17: weir.admin.v1.LimitExplanation.holders:type_name -> weir.admin.v1.Holders
-	11,  // 18: weir.admin.v1.LimitExplanation.holder:type_name -> weir.admin.v1.Holder
-	1,   // 19: weir.admin.v1.LimitExplanation.holder_status:type_name -> weir.admin.v1.HolderStatus
-	47,  // 20: weir.admin.v1.LimitExplanation.grant:type_name -> weir.admin.v1.Grant
-	10,  // 21: weir.admin.v1.DescriptorExplanation.rule:type_name -> weir.admin.v1.Rule
-	13,  // 22: weir.admin.v1.DescriptorExplanation.limits:type_name -> weir.admin.v1.LimitExplanation
-	14,  // 23: weir.admin.v1.DescriptorExplanation.steps:type_name -> weir.admin.v1.Step
-	47,  // 24: weir.admin.v1.DescriptorExplanation.grant:type_name -> weir.admin.v1.Grant
-	40,  // 25: weir.admin.v1.DescriptorExplanation.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	6,   // 26: weir.admin.v1.ExplainRequest.descriptors:type_name -> weir.admin.v1.Descriptor
-	15,  // 27: weir.admin.v1.ExplainResponse.descriptors:type_name -> weir.admin.v1.DescriptorExplanation
-	27,  // 28: weir.admin.v1.ExplainResponse.domain:type_name -> weir.admin.v1.Domain
-	6,   // 29: weir.admin.v1.ResetRequest.descriptors:type_name -> weir.admin.v1.Descriptor
-	4,   // 30: weir.admin.v1.ListHoldersRequest.entries:type_name -> weir.admin.v1.Entry
-	10,  // 31: weir.admin.v1.ListHoldersResponse.rule:type_name -> weir.admin.v1.Rule
-	12,  // 32: weir.admin.v1.ListHoldersResponse.limits:type_name -> weir.admin.v1.Holders
-	4,   // 33: weir.admin.v1.ReleaseHolderRequest.entries:type_name -> weir.admin.v1.Entry
-	57,  // 34: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
-	27,  // 35: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
-	60,  // 36: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	60,  // 37: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
-	60,  // 38: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
-	60,  // 39: weir.admin.v1.RulesPage.unconfirmed_since:type_name -> google.protobuf.Timestamp
-	10,  // 40: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
-	10,  // 41: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
-	32,  // 42: weir.admin.v1.StatusResponse.requests:type_name -> weir.admin.v1.RequestsStatus
-	33,  // 43: weir.admin.v1.StatusResponse.store:type_name -> weir.admin.v1.StoreStatus
-	26,  // 44: weir.admin.v1.StatusResponse.loads:type_name -> weir.admin.v1.RulesPage
-	34,  // 45: weir.admin.v1.RequestsStatus.latency:type_name -> weir.admin.v1.Latency
-	60,  // 46: weir.admin.v1.StoreStatus.since:type_name -> google.protobuf.Timestamp
-	34,  // 47: weir.admin.v1.StoreStatus.latency:type_name -> weir.admin.v1.Latency
-	4,   // 48: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
-	2,   // 49: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
-	37,  // 50: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
-	60,  // 51: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
-	58,  // 52: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
-	38,  // 53: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
-	4,   // 54: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
-	2,   // 55: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
-	39,  // 56: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
-	40,  // 57: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	7,   // 58: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
-	58,  // 59: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
-	58,  // 60: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
-	3,   // 61: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
-	58,  // 62: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
-	43,  // 63: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
-	58,  // 64: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
-	4,   // 65: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
-	7,   // 66: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
-	58,  // 67: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
-	5,   // 68: weir.admin.v1.TopKey.override:type_name -> weir.admin.v1.LimitOverride
-	46,  // 69: weir.admin.v1.ListUsageResponse.keys:type_name -> weir.admin.v1.KeyUsage
-	60,  // 70: weir.admin.v1.ListUsageResponse.since:type_name -> google.protobuf.Timestamp
-	4,   // 71: weir.admin.v1.KeyUsage.entries:type_name -> weir.admin.v1.Entry
-	7,   // 72: weir.admin.v1.KeyUsage.limit:type_name -> weir.admin.v1.Limit
-	60,  // 73: weir.admin.v1.KeyUsage.until:type_name -> google.protobuf.Timestamp
-	4,   // 74: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
-	60,  // 75: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
-	60,  // 76: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
-	60,  // 77: weir.admin.v1.Grant.from:type_name -> google.protobuf.Timestamp
-	47,  // 78: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
-	47,  // 79: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
-	47,  // 80: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
-	10,  // 81: weir.admin.v1.GrantResponse.rule:type_name -> weir.admin.v1.Rule
-	40,  // 82: weir.admin.v1.GrantResponse.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	50,  // 83: weir.admin.v1.GrantResponse.limits:type_name -> weir.admin.v1.GrantedLimit
-	7,   // 84: weir.admin.v1.GrantedLimit.before:type_name -> weir.admin.v1.Limit
-	7,   // 85: weir.admin.v1.GrantedLimit.after:type_name -> weir.admin.v1.Limit
-	47,  // 86: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
-	47,  // 87: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
-	7,   // 88: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
-	11,  // 89: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
-	1,   // 90: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
-	16,  // 91: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
-	18,  // 92: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
-	24,  // 93: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
-	20,  // 94: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
-	22,  // 95: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
-	35,  // 96: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
-	44,  // 97: weir.admin.v1.AdminService.ListUsage:input_type -> weir.admin.v1.ListUsageRequest
-	41,  // 98: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
-	48,  // 99: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
-	51,  // 100: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
-	53,  // 101: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
-	55,  // 102: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
-	30,  // 103: weir.admin.v1.AdminService.Status:input_type -> weir.admin.v1.StatusRequest
-	28,  // 104: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
-	17,  // 105: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
-	19,  // 106: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
-	25,  // 107: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
-	21,  // 108: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
-	23,  // 109: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
-	36,  // 110: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
-	45,  // 111: weir.admin.v1.AdminService.ListUsage:output_type -> weir.admin.v1.ListUsageResponse
-	42,  // 112: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
-	49,  // 113: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
-	52,  // 114: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
-	54,  // 115: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
-	56,  // 116: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
-	31,  // 117: weir.admin.v1.AdminService.Status:output_type -> weir.admin.v1.StatusResponse
-	29,  // 118: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
-	105, // [105:119] is the sub-list for method output_type
-	91,  // [91:105] is the sub-list for method input_type
-	91,  // [91:91] is the sub-list for extension type_name
-	91,  // [91:91] is the sub-list for extension extendee
-	0,   // [0:91] is the sub-list for field type_name
+	59,  // 3: weir.admin.v1.Limit.period:type_name -> google.protobuf.Duration
+	59,  // 4: weir.admin.v1.Limit.at_most:type_name -> google.protobuf.Duration
+	10,  // 5: weir.admin.v1.Limit.table:type_name -> weir.admin.v1.Table
+	10,  // 6: weir.admin.v1.Limit.prices:type_name -> weir.admin.v1.Table
+	9,   // 7: weir.admin.v1.Limit.learned:type_name -> weir.admin.v1.LearnedEstimate
+	8,   // 8: weir.admin.v1.Limit.schedule:type_name -> weir.admin.v1.ScheduleEntry
+	7,   // 9: weir.admin.v1.Rule.limits:type_name -> weir.admin.v1.Limit
+	60,  // 10: weir.admin.v1.Rule.metadata:type_name -> google.protobuf.Struct
+	61,  // 11: weir.admin.v1.Holder.begun_at:type_name -> google.protobuf.Timestamp
+	61,  // 12: weir.admin.v1.Holder.until:type_name -> google.protobuf.Timestamp
+	7,   // 13: weir.admin.v1.Holders.limit:type_name -> weir.admin.v1.Limit
+	12,  // 14: weir.admin.v1.Holders.holders:type_name -> weir.admin.v1.Holder
+	7,   // 15: weir.admin.v1.LimitExplanation.limit:type_name -> weir.admin.v1.Limit
+	59,  // 16: weir.admin.v1.LimitExplanation.retry_after:type_name -> google.protobuf.Duration
+	59,  // 17: weir.admin.v1.LimitExplanation.reset_after:type_name -> google.protobuf.Duration
+	13,  // 18: weir.admin.v1.LimitExplanation.holders:type_name -> weir.admin.v1.Holders
+	12,  // 19: weir.admin.v1.LimitExplanation.holder:type_name -> weir.admin.v1.Holder
+	1,   // 20: weir.admin.v1.LimitExplanation.holder_status:type_name -> weir.admin.v1.HolderStatus
+	48,  // 21: weir.admin.v1.LimitExplanation.grant:type_name -> weir.admin.v1.Grant
+	11,  // 22: weir.admin.v1.DescriptorExplanation.rule:type_name -> weir.admin.v1.Rule
+	14,  // 23: weir.admin.v1.DescriptorExplanation.limits:type_name -> weir.admin.v1.LimitExplanation
+	15,  // 24: weir.admin.v1.DescriptorExplanation.steps:type_name -> weir.admin.v1.Step
+	48,  // 25: weir.admin.v1.DescriptorExplanation.grant:type_name -> weir.admin.v1.Grant
+	41,  // 26: weir.admin.v1.DescriptorExplanation.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	6,   // 27: weir.admin.v1.ExplainRequest.descriptors:type_name -> weir.admin.v1.Descriptor
+	16,  // 28: weir.admin.v1.ExplainResponse.descriptors:type_name -> weir.admin.v1.DescriptorExplanation
+	28,  // 29: weir.admin.v1.ExplainResponse.domain:type_name -> weir.admin.v1.Domain
+	6,   // 30: weir.admin.v1.ResetRequest.descriptors:type_name -> weir.admin.v1.Descriptor
+	4,   // 31: weir.admin.v1.ListHoldersRequest.entries:type_name -> weir.admin.v1.Entry
+	11,  // 32: weir.admin.v1.ListHoldersResponse.rule:type_name -> weir.admin.v1.Rule
+	13,  // 33: weir.admin.v1.ListHoldersResponse.limits:type_name -> weir.admin.v1.Holders
+	4,   // 34: weir.admin.v1.ReleaseHolderRequest.entries:type_name -> weir.admin.v1.Entry
+	58,  // 35: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
+	28,  // 36: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
+	61,  // 37: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	61,  // 38: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
+	61,  // 39: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
+	61,  // 40: weir.admin.v1.RulesPage.unconfirmed_since:type_name -> google.protobuf.Timestamp
+	11,  // 41: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
+	11,  // 42: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
+	33,  // 43: weir.admin.v1.StatusResponse.requests:type_name -> weir.admin.v1.RequestsStatus
+	34,  // 44: weir.admin.v1.StatusResponse.store:type_name -> weir.admin.v1.StoreStatus
+	27,  // 45: weir.admin.v1.StatusResponse.loads:type_name -> weir.admin.v1.RulesPage
+	35,  // 46: weir.admin.v1.RequestsStatus.latency:type_name -> weir.admin.v1.Latency
+	61,  // 47: weir.admin.v1.StoreStatus.since:type_name -> google.protobuf.Timestamp
+	35,  // 48: weir.admin.v1.StoreStatus.latency:type_name -> weir.admin.v1.Latency
+	4,   // 49: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
+	2,   // 50: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
+	38,  // 51: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
+	61,  // 52: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
+	59,  // 53: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
+	39,  // 54: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
+	4,   // 55: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
+	2,   // 56: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
+	40,  // 57: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
+	41,  // 58: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	7,   // 59: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
+	59,  // 60: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
+	59,  // 61: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
+	3,   // 62: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
+	59,  // 63: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
+	44,  // 64: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
+	59,  // 65: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
+	4,   // 66: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
+	7,   // 67: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
+	59,  // 68: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
+	5,   // 69: weir.admin.v1.TopKey.override:type_name -> weir.admin.v1.LimitOverride
+	47,  // 70: weir.admin.v1.ListUsageResponse.keys:type_name -> weir.admin.v1.KeyUsage
+	61,  // 71: weir.admin.v1.ListUsageResponse.since:type_name -> google.protobuf.Timestamp
+	4,   // 72: weir.admin.v1.KeyUsage.entries:type_name -> weir.admin.v1.Entry
+	7,   // 73: weir.admin.v1.KeyUsage.limit:type_name -> weir.admin.v1.Limit
+	61,  // 74: weir.admin.v1.KeyUsage.until:type_name -> google.protobuf.Timestamp
+	4,   // 75: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
+	61,  // 76: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
+	61,  // 77: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
+	61,  // 78: weir.admin.v1.Grant.from:type_name -> google.protobuf.Timestamp
+	48,  // 79: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
+	48,  // 80: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
+	48,  // 81: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
+	11,  // 82: weir.admin.v1.GrantResponse.rule:type_name -> weir.admin.v1.Rule
+	41,  // 83: weir.admin.v1.GrantResponse.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	51,  // 84: weir.admin.v1.GrantResponse.limits:type_name -> weir.admin.v1.GrantedLimit
+	7,   // 85: weir.admin.v1.GrantedLimit.before:type_name -> weir.admin.v1.Limit
+	7,   // 86: weir.admin.v1.GrantedLimit.after:type_name -> weir.admin.v1.Limit
+	48,  // 87: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
+	48,  // 88: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
+	7,   // 89: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
+	12,  // 90: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
+	1,   // 91: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
+	17,  // 92: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
+	19,  // 93: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
+	25,  // 94: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
+	21,  // 95: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
+	23,  // 96: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
+	36,  // 97: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
+	45,  // 98: weir.admin.v1.AdminService.ListUsage:input_type -> weir.admin.v1.ListUsageRequest
+	42,  // 99: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
+	49,  // 100: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
+	52,  // 101: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
+	54,  // 102: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
+	56,  // 103: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
+	31,  // 104: weir.admin.v1.AdminService.Status:input_type -> weir.admin.v1.StatusRequest
+	29,  // 105: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
+	18,  // 106: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
+	20,  // 107: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
+	26,  // 108: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
+	22,  // 109: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
+	24,  // 110: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
+	37,  // 111: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
+	46,  // 112: weir.admin.v1.AdminService.ListUsage:output_type -> weir.admin.v1.ListUsageResponse
+	43,  // 113: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
+	50,  // 114: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
+	53,  // 115: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
+	55,  // 116: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
+	57,  // 117: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
+	32,  // 118: weir.admin.v1.AdminService.Status:output_type -> weir.admin.v1.StatusResponse
+	30,  // 119: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
+	106, // [106:120] is the sub-list for method output_type
+	92,  // [92:106] is the sub-list for method input_type
+	92,  // [92:92] is the sub-list for extension type_name
+	92,  // [92:92] is the sub-list for extension extendee
+	0,   // [0:92] is the sub-list for field type_name
 }
 
 func init() { file_weir_admin_v1_admin_proto_init() }
@@ -5735,14 +5827,14 @@ func file_weir_admin_v1_admin_proto_init() {
 	}
 	file_weir_admin_v1_admin_proto_msgTypes[2].OneofWrappers = []any{}
 	file_weir_admin_v1_admin_proto_msgTypes[3].OneofWrappers = []any{}
-	file_weir_admin_v1_admin_proto_msgTypes[9].OneofWrappers = []any{}
-	file_weir_admin_v1_admin_proto_msgTypes[18].OneofWrappers = []any{
+	file_weir_admin_v1_admin_proto_msgTypes[10].OneofWrappers = []any{}
+	file_weir_admin_v1_admin_proto_msgTypes[19].OneofWrappers = []any{
 		(*ReleaseHolderRequest_Name)(nil),
 		(*ReleaseHolderRequest_Id)(nil),
 	}
-	file_weir_admin_v1_admin_proto_msgTypes[35].OneofWrappers = []any{}
-	file_weir_admin_v1_admin_proto_msgTypes[39].OneofWrappers = []any{}
-	file_weir_admin_v1_admin_proto_msgTypes[43].OneofWrappers = []any{
+	file_weir_admin_v1_admin_proto_msgTypes[36].OneofWrappers = []any{}
+	file_weir_admin_v1_admin_proto_msgTypes[40].OneofWrappers = []any{}
+	file_weir_admin_v1_admin_proto_msgTypes[44].OneofWrappers = []any{
 		(*Grant_RequestsPerUnit)(nil),
 		(*Grant_Factor)(nil),
 		(*Grant_Unlimited)(nil),
@@ -5750,14 +5842,14 @@ func file_weir_admin_v1_admin_proto_init() {
 		(*Grant_LargeRequests)(nil),
 		(*Grant_LargeAdd)(nil),
 	}
-	file_weir_admin_v1_admin_proto_msgTypes[51].OneofWrappers = []any{}
+	file_weir_admin_v1_admin_proto_msgTypes[52].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_weir_admin_v1_admin_proto_rawDesc), len(file_weir_admin_v1_admin_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   54,
+			NumMessages:   55,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -35,7 +35,7 @@ type ConnectionOptions struct {
 	Server       string        // name in the log
 	Max          int           // bound of the open connections of all listeners together; 0: no bound
 	WriteTimeout time.Duration // longest time of one Write, then the connection ends; 0: no bound
-	SocketBuffer int           // bytes that the system may buffer in each direction; 0: as the system is set. Linux takes twice as many
+	SocketBuffer int           // bytes that the system may buffer in each direction, see largestBuffer; 0: as the system is set. Linux takes twice as many
 	Logger       *slog.Logger
 
 	// At the bound the connection goes that has been quiet for longest, without regard to completed
@@ -43,6 +43,15 @@ type ConnectionOptions struct {
 	// connections in the time of one request keep a client out.
 	QuietFirst bool
 }
+
+// While few connections are open, each has larger buffers of the system than
+// ConnectionOptions.SocketBuffer. A small request or answer in a segment of its own takes 1 KB of a
+// buffer. Where a process waits for a processor, a full buffer makes the system drop segments, or
+// a write wait for an acknowledgment. Clients send dropped segments again after 200 ms and more.
+const (
+	largestBuffer = 256 << 10 // bytes in each direction
+	fewOfMax      = 16        // a sixteenth of Max has buffers of twice the size, half as many have four times the size
+)
 
 // Connections bounds the open connections of listeners, and the time of a write.
 //
@@ -56,8 +65,9 @@ type Connections struct {
 	replaced atomic.Uint64 // idle and silent connections that a new one took the place of
 	logged   loglimit.Limiter
 
-	mu   sync.Mutex // guards open
-	open map[*Conn]struct{}
+	mu     sync.Mutex // guards the rest
+	open   map[*Conn]struct{}
+	buffer int // of the system for each connection, in bytes in each direction
 }
 
 // ConnectionStats is the state of Connections at one moment.
@@ -70,7 +80,47 @@ type ConnectionStats struct {
 
 // NewConnections returns Connections without any.
 func NewConnections(o ConnectionOptions) *Connections {
-	return &Connections{options: o, begun: time.Now(), open: make(map[*Conn]struct{})}
+	b := &Connections{options: o, begun: time.Now(), open: make(map[*Conn]struct{})}
+	b.buffer = b.bufferOf(0)
+	return b
+}
+
+// bufferOf returns the size of the system's buffers for each of so many connections.
+func (b *Connections) bufferOf(open int) int {
+	size := b.options.SocketBuffer
+	for most := b.options.Max / fewOfMax; open <= most && most > 0 && 0 < size && size < largestBuffer; most /= 2 {
+		size *= 2
+	}
+	return size
+}
+
+// shareLocked gives all connections smaller buffers if there are too many for the present size, or
+// larger ones if twice as many could have these.
+func (b *Connections) shareLocked() {
+	size := b.bufferOf(len(b.open))
+	if size > b.buffer {
+		size = max(b.buffer, b.bufferOf(2*len(b.open)))
+	}
+	if size == b.buffer {
+		return
+	}
+	b.buffer = size
+	for c := range b.open {
+		c.setBuffers(size)
+	}
+}
+
+func (c *Conn) setBuffers(size int) {
+	if size == 0 {
+		return
+	}
+	switch conn := c.Conn.(type) {
+	case *net.TCPConn:
+		_ = conn.SetReadBuffer(size) // the system's own size does too
+		_ = conn.SetWriteBuffer(size)
+	case *net.UnixConn:
+		_ = conn.SetWriteBuffer(size) // as above; the requests are in the client's buffer
+	}
 }
 
 // Stats returns the counts of all listeners together.
@@ -104,13 +154,6 @@ func (l *listener) Accept() (net.Conn, error) {
 }
 
 func (b *Connections) admit(raw net.Conn) *Conn {
-	if tcp, ok := raw.(*net.TCPConn); ok && b.options.SocketBuffer > 0 {
-		_ = tcp.SetReadBuffer(b.options.SocketBuffer) // the system's own size does too
-		_ = tcp.SetWriteBuffer(b.options.SocketBuffer)
-	}
-	if unix, ok := raw.(*net.UnixConn); ok && b.options.SocketBuffer > 0 {
-		_ = unix.SetWriteBuffer(b.options.SocketBuffer) // as above; the requests are in the client's buffer
-	}
 	c := &Conn{Conn: raw, bound: b}
 	c.quiet.Store(b.now())
 	victim, ok := b.place(c)
@@ -143,6 +186,8 @@ func (b *Connections) place(c *Conn) (victim *Conn, ok bool) {
 		delete(b.open, victim)
 	}
 	b.open[c] = struct{}{}
+	c.setBuffers(b.buffer)
+	b.shareLocked()
 	return victim, true
 }
 
@@ -314,6 +359,7 @@ func (c *Conn) Close() error {
 	if c.closed.CompareAndSwap(false, true) {
 		c.bound.mu.Lock()
 		delete(c.bound.open, c)
+		c.bound.shareLocked()
 		c.bound.mu.Unlock()
 	}
 	return c.Conn.Close()

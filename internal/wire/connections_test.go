@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -357,5 +358,63 @@ func TestTheSystemKeepsFewAnswersForAUnixSocketThatNobodyReads(t *testing.T) {
 	}
 	if sent > 40<<10 { // twice 16 KiB and a part of an answer; the system's own size is 208 KiB
 		t.Errorf("%d bytes in the buffer; want at most %d", sent, 40<<10)
+	}
+}
+
+func TestTheBuffersOfAllConnectionsStayWithinOneBound(t *testing.T) {
+	for _, most := range []int{1, 3, 64, 128, 1000, 5000} {
+		b := NewConnections(ConnectionOptions{Max: most, SocketBuffer: 16 << 10, Logger: slog.New(slog.DiscardHandler)})
+		for open := 1; open <= most; open++ {
+			if size := b.bufferOf(open); size < 16<<10 || size > 256<<10 || open*size > max(open, most/8)*16<<10 {
+				t.Fatalf("each of %d of at most %d connections has %d bytes; want 16 to 256 KiB, and %d KiB in all",
+					open, most, size, 16*max(open, most/8))
+			}
+		}
+	}
+}
+
+func TestFewConnectionsHaveLargerBuffers(t *testing.T) {
+	const most, small = 256, 16 << 10
+	below := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
+	b := NewConnections(ConnectionOptions{Max: most, SocketBuffer: small, Logger: slog.New(slog.DiscardHandler)})
+	l := b.Listen(below)
+	defer l.Close()
+	var servers []net.Conn
+	open := func(n int) {
+		for len(servers) < n {
+			client := must.Get(net.Dial("tcp", below.Addr().String()))(t)
+			t.Cleanup(func() { _ = client.Close() })
+			servers = append(servers, must.Get(l.Accept())(t))
+		}
+		for ; len(servers) > n; servers = servers[:len(servers)-1] {
+			must.Do(t, servers[len(servers)-1].Close())
+		}
+	}
+	size := func() (receive, send int) {
+		bounded, _ := servers[0].(*Conn)
+		system, ok := bounded.NetConn().(syscall.Conn)
+		if !ok {
+			t.Fatal("the connection has no socket")
+		}
+		raw := must.Get(system.SyscallConn())(t)
+		must.Do(t, raw.Control(func(fd uintptr) {
+			receive = must.Get(syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF))(t)
+			send = must.Get(syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_SNDBUF))(t)
+		}))
+		return receive, send
+	}
+	defer func() { open(0) }()
+	open(1)
+	large, _ := size()
+	for _, step := range []struct{ open, part int }{{2, 1}, {3, 2}, {4, 2}, {8, 4}, {16, 8}, {17, 16}, {32, 16}, {8, 8}, {3, 4}, {1, 1}} {
+		open(step.open)
+		receive, send := size()
+		if want := min(large, 2*(16*small/step.part)); receive != want || send != want {
+			t.Errorf("of %d connections the first has buffers of %d and %d bytes, want %d", step.open, receive, send, want)
+		}
+	}
+	open(64)
+	if receive, _ := size(); receive >= large {
+		t.Errorf("with 64 connections a buffer has %d bytes, as many as with one", receive)
 	}
 }

@@ -80,17 +80,15 @@ func (t *tree) readTimes(in fields, e *Scheduled) {
 			t.fail(at, "is %s, must be later than from, which is %s", quote(e.Until), quote(e.From))
 		}
 	}
-	days, hasDays := in.get("days")
-	if hasDays {
+	if days, given := in.get("days"); given {
 		e.Days, e.days = t.days(days)
 	}
 	opens, closes := time.Duration(0), wholeDay
-	hours, hasHours := in.get("hours")
-	if hasHours {
+	if hours, given := in.get("hours"); given {
 		e.Hours, opens, closes = t.hours(hours)
 	}
-	if !hasDays && !hasHours {
-		return
+	if e.days == allDays && closes-opens == wholeDay {
+		return // at all hours of all days
 	}
 	e.opens = t.dayFrom(e.zone, opens)
 	if closes-opens != wholeDay {

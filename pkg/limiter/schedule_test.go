@@ -270,7 +270,7 @@ func TestGrantsMeetTheNumberOfTheSchedule(t *testing.T) {
 // An override comes with the request, and the schedule of the rule has no say.
 func TestAnOverrideHasNoSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t, "domain: edge\ndescriptors: [{key: a, rate_limit: {unit: minute, requests_per_unit: 10, schedule: [{factor: 2}]}}]")
+		f := newFixture(t, "domain: edge\ndescriptors: [{key: a, rate_limit: {unit: minute, requests_per_unit: 10, schedule: [{days: mon-sun, hours: 00:00-24:00, factor: 2}]}}]")
 		var v limiter.Verdict
 		must.Do(t, f.Check(t.Context(), request("edge", "a=x override=5"), &v))
 		if got := v.Statuses[0].Limit.PerPeriod(); got != 5 {

@@ -114,3 +114,18 @@ descriptors:
 	b.keys(kb.Enter)
 	b.awaitText("#explain-answer", "a begin holds 0.02; to cover 95 %, at most 0.50")
 }
+
+func TestExplainShowsTheSchedule(t *testing.T) {
+	w := serve(t, `domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: hour, requests_per_unit: 5, schedule: [{until: 2001-01-01, factor: 3}, {days: mon-sun, requests_per_unit: 9}]}
+`)
+	b := watch(t, w)
+	b.awaitText("#live", "live")
+	b.do(fill("#explain-form [name=domain]", "shop"), fill("#explain-form [name=descriptors]", "user=ann"))
+	b.do(script("document.querySelector('#explain-form button').focus()"))
+	b.keys(kb.Enter)
+	b.awaitText("#explain-answer", "9 per hour")
+	b.awaitText("#explain-answer", "until 2001-01-01 UTC: 3 times; mon-sun UTC: 9 (now); no change is known")
+}

@@ -36,7 +36,7 @@ func about(r limiter.RuleCounts) page.About {
 	rule := render.Rule(r.Rule)
 	about.File, about.Line = rule.GetFile(), int(rule.GetLine())
 	for _, l := range rule.GetLimits() {
-		about.Limits = append(about.Limits, render.LimitText(l))
+		about.Limits = append(about.Limits, render.LimitText(l)+render.ScheduleText(l))
 	}
 	for note, has := range map[string]bool{"unlimited": rule.GetUnlimited(), "shadow": rule.GetShadowMode(), "quota": rule.GetQuotaMode()} {
 		if has {

@@ -99,6 +99,18 @@ func scheduleLines(l *adminv1.Limit, line func(label, format string, args ...any
 	}
 }
 
+// ScheduleText returns the schedule of a limit as text, behind a comma; "" without one.
+func ScheduleText(l *adminv1.Limit) string {
+	var all []string
+	for _, e := range l.GetSchedule() {
+		all = append(all, e.GetWhen()+": "+e.GetGives())
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return ", schedule: " + printable.Text(strings.Join(all, "; "))
+}
+
 // LimitText returns a limit as text: "10 per 1s, token_bucket, burst 1000".
 func LimitText(l *adminv1.Limit) string {
 	text := fmt.Sprintf("%d at once, %s", l.GetRequestsPerUnit(), l.GetAlgorithm())

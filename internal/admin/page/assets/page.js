@@ -501,6 +501,7 @@ function explanation(domain, descriptor, d) {
     (d.limits || []).map(l => el('dl', {class: 'facts'},
       el('dt', {}, 'Limit'), el('dd', {}, limitText(l.limit) + ', ' + l.limit.algorithm + (l.grant ? ' (by grant ' + l.grant.id + ': ' + l.grant.reason + ')' : '')),
       el('dt', {}, 'Now'), el('dd', {class: l.allowed ? '' : 'warn'}, (l.allowed ? 'allowed, ' + amount(l.limit, leftOf(l)) + ' left after that' : 'denied, ' + (l.never ? 'always: the limit never has so many hits' : 'the same hits pass in ' + time(seconds(l.retryAfter)))) + '; reset after ' + time(seconds(l.resetAfter)) + (usual(l.source) ? '' : ', ' + sourceText(l.source))),
+      (l.limit.schedule || []).length ? [el('dt', {}, 'Schedule'), el('dd', {}, scheduleText(l.limit))] : '',
       l.limit.learned && [el('dt', {}, 'Learned'), el('dd', {}, learnedText(l))],
       el('dt', {}, 'Key'), el('dd', {}, el('code', {}, soft(l.key))))),
     (d.limits || []).length ? el('p', {class: 'line'},
@@ -508,6 +509,8 @@ function explanation(domain, descriptor, d) {
       el('button', {type: 'button', class: 'needs-grants', onclick: () => grantDialog({domain, entries: descriptor.entries}, 'factor')}, 'Grant'),
       el('button', {type: 'button', class: 'needs-grants', onclick: () => grantDialog({domain, entries: descriptor.entries}, 'block')}, 'Block')) : '');
 }
+
+const scheduleText = l => l.schedule.map(e => soft(e.when + ': ' + e.gives + (e.holds ? ' (now)' : ''))).flatMap(e => [e, '; ']).concat((l.schedule.some(e => e.holds) ? '' : 'no entry holds now; ') + (l.scheduleUntil ? 'next change at ' + l.scheduleUntil : 'no change is known'));
 
 const learnedText = l => (l.learnedEstimate ? 'a begin holds ' + amount(l.limit, Math.min(l.learnedEstimate, l.limit.learned.ceiling)) : 'nothing yet, so the estimate is as sent') + '; to cover ' + l.limit.learned.quantile / 10 + ' %, at most ' + amount(l.limit, l.limit.learned.ceiling);
 

@@ -24,7 +24,7 @@ func document() string {
 
 Each setting is a flag of ` + "`sidecar serve`" + `, an environment variable, or a key of the settings file (` + "`--config`" + `: YAML, TOML or
 JSON by its name), where ` + "`-` and `_`" + ` are the same. A flag wins over the environment, the environment over the file, the file over
-the default. A list is a repeated flag, or separated by commas; in a file it may be a list. Durations are written ` + "`250ms`, `10s`, `1m30s`" + `.
+the default. A list is a repeated flag, or separated by commas; in a file it may be a list. Durations are written ` + "`250ms`, `10s`, `1m30s`, `7d`, `2w`" + `.
 What is no setting, in the file or with a name that starts with ` + "`WEIR_`" + `, is refused, and every mistake is told at once.
 
 | flag and key | environment | default | what it does |

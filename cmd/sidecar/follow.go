@@ -31,7 +31,7 @@ func (f *followFlags) add(cmd *cobra.Command, perSecond uint32) {
 	flags := cmd.Flags()
 	flags.Uint32Var(&f.perSecond, "max-per-second", perSecond, "at most this `number` of requests per second, up to 100000")
 	flags.Uint64Var(&f.count, "count", 0, "end after this `number` of requests; 0 = do not")
-	flags.DurationVar(&f.duration, "for", 0, "end after this time, such as 10m; 0 = do not")
+	addDuration(flags, &f.duration, "for", 0, "end after this time, such as 10m; 0 = do not")
 }
 
 // check returns the mistake in the flags that the server cannot see.

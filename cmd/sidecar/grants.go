@@ -5,14 +5,13 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/weirproxy/weir/internal/admin/render"
+	"github.com/weirproxy/weir/internal/timespan"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -112,9 +111,9 @@ func (f *grantFlags) grant(changed func(flag string) bool, domain, descriptor st
 	} else if changed("for") == changed("until") {
 		wrong("--for, --until: must be one of the two")
 	} else if changed("for") {
-		length, err := lengthOf(f.length)
-		if err != nil {
-			wrong("--for: %q: must be a duration such as 30m, 2h or 7d, and more than 0", f.length)
+		length, err := timespan.Parse(f.length)
+		if err != nil || length <= 0 {
+			wrong("--for: %q: must be a duration such as 30m, 2h, 7d or 2w, and more than 0%s", f.length, timespan.Hint(f.length))
 		}
 		g.Until = timestamppb.New(time.Now().Add(length))
 	} else {
@@ -129,25 +128,6 @@ func (f *grantFlags) grant(changed func(flag string) bool, domain, descriptor st
 	}
 	return g, errors.Join(errs...)
 }
-
-// lengthOf reads a duration of Go, or a number of days, which must be more than 0.
-func lengthOf(text string) (time.Duration, error) {
-	const day = 24 * time.Hour
-	if number, ok := strings.CutSuffix(text, "d"); ok {
-		days, err := strconv.ParseUint(number, 10, 16) // 179 years
-		if err != nil || days == 0 {
-			return 0, errLength
-		}
-		return time.Duration(days) * day, nil
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil || d <= 0 {
-		return 0, errLength
-	}
-	return d, nil
-}
-
-var errLength = errors.New("no duration")
 
 func newGrants() *cobra.Command {
 	var c remote

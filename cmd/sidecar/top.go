@@ -64,11 +64,11 @@ key. DENIED has the hits that only a limit in shadow mode denied, too. USED, LEF
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.StringVar(&by, "by", "hits", "order of the keys: hits|denied|used")
-	flags.DurationVar(&window, "window", limiter.ShortWindow, "`time` to look back: 1m or 10m")
+	addDuration(flags, &window, "window", limiter.ShortWindow, "`time` to look back: 1m or 10m")
 	flags.StringVar(&request.Domain, "domain", "", "only keys of this `domain`")
 	flags.StringVar(&request.Rule, "rule", "", "only keys of the rule with this `path`, as match prints it, or override")
 	flags.Uint32Var(&request.Most, "most", 20, "show at most this `number` of keys, 1 to 1000")
-	flags.DurationVar(&every, "every", 2*time.Second, "`time` between two tables")
+	addDuration(flags, &every, "every", 2*time.Second, "`time` between two tables")
 	flags.BoolVar(&once, "once", false, "write one table, without control characters")
 	c.addOutput(cmd)
 	return cmd

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpguts"
+
+	"github.com/weirproxy/weir/internal/timespan"
 )
 
 // Value reads one kind of setting. Make one with the functions of this package. A Value is not safe
@@ -139,11 +141,11 @@ func Not(to *bool) Value {
 	return v
 }
 
-// Duration accepts a Go duration from min to max.
+// Duration accepts a duration from min to max, see package timespan.
 func Duration(to *time.Duration, min, max time.Duration) Value {
 	return Value{Kind: "duration", Set: func(raw any) error {
 		s, ok := raw.(string)
-		d, err := time.ParseDuration(s)
+		d, err := timespan.Parse(s)
 		if ok && err == nil && d >= min && d <= max {
 			*to = d
 			return nil

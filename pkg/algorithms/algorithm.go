@@ -152,13 +152,25 @@ func ParseAlgorithm(name string) (Algorithm, error) {
 // Hint says which algorithm stands for a name that other programs use, as the end of a sentence; ""
 // for any other name.
 func Hint(name string) string {
-	switch strings.NewReplacer("-", "_", " ", "_").Replace(strings.ToLower(name)) {
-	case "leaky_bucket", "leakybucket":
+	plain := strings.NewReplacer("-", "", " ", "", "_", "").Replace(strings.ToLower(name))
+	for _, a := range Algorithms() {
+		if strings.ReplaceAll(a.String(), "_", "") == plain {
+			return ": write " + a.String()
+		}
+	}
+	switch plain {
+	case "leakybucket":
 		return ": as a meter it is token_bucket with the size of the bucket as burst, such as burst: 1; there is no queue"
 	case "gcra":
 		return ": token_bucket gives the same answers"
-	case "sliding_window", "rolling_window":
+	case "slidingwindow", "rollingwindow", "movingwindow":
 		return ": sliding_window_log is exact, sliding_window_counter is an estimate"
+	case "bucket", "tokens":
+		return ": write token_bucket"
+	case "window", "counter", "fixed":
+		return ": write fixed_window"
+	case "concurrent", "semaphore", "inflight", "maxinflight", "connections":
+		return ": write concurrency, which counts requests in flight, with max_in_flight and hold"
 	default:
 		return ""
 	}

@@ -116,7 +116,7 @@ func (r *reader) fields(v value, f form) (fields, bool) {
 		}
 		keys := slices.Concat(original, own)
 		name, original := home(x.key)
-		near := nearest(x.key, keys)
+		near, words := nearest(x.key, keys), f.foreign(x.key)
 		switch {
 		case original && f == limitForm && (x.key == "shadow_mode" || x.key == "quota_mode"):
 			r.warn(x.value, x.keyLine, "belongs in the descriptor, beside rate_limit: here it has no effect, and the limit enforces")
@@ -124,6 +124,8 @@ func (r *reader) fields(v value, f form) (fields, bool) {
 			r.warn(x.value, x.keyLine, "belongs in %s, has no effect here", name)
 		case name != "":
 			r.failKey(x.value, x.keyLine, "belongs in %s, must not be here", name)
+		case words != "":
+			r.failKey(x.value, x.keyLine, "is a word of another product, must be %s", words)
 		case near != "":
 			r.failKey(x.value, x.keyLine, "is not a key that is known here, did you mean %s?", near)
 		default:

@@ -12,6 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/weirproxy/weir/internal/timespan"
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
@@ -228,6 +229,9 @@ func (t *tree) firstOrdinal(limits int) int {
 
 func (t *tree) limit(v value, f form) (limit, bool) {
 	mistakes := len(t.errs) // a misspelled requests_per_unit is one
+	if t.badLimit(v) {
+		return limit{}, false
+	}
 	fs, ok := t.fields(v, f)
 	if !ok {
 		return limit{}, false
@@ -255,7 +259,7 @@ func (t *tree) limit(v value, f form) (limit, bool) {
 		requests, _ = fs.get("budget")
 		t.readBudget(requests, fs, &l.Limit)
 	case fs.has("requests_per_unit"):
-		l.Requests, _ = t.count(requests, 0)
+		l.Requests = t.requests(requests)
 	case !l.unlimited && len(t.errs) == mistakes:
 		t.warn(v, v.line, "has no requests_per_unit: that is 0, and denies every hit")
 	}
@@ -442,7 +446,7 @@ func (t *tree) readPeriod(v value, fs fields, l *Limit) {
 		return
 	}
 	if l.Unit, ok = ParseUnit(name); !ok {
-		t.fail(unit, "%s is not a unit, must be second, minute, hour, day, week, month or year", quote(name))
+		t.fail(unit, "%s is not a unit, must be second, minute, hour, day, week, month or year%s", quote(name), unitHint(name))
 	}
 	l.Multiplier = 1
 	if hasMultiplier {
@@ -474,10 +478,11 @@ func (t *tree) duration(v value) time.Duration {
 	if !ok {
 		return 0
 	}
-	d, err := time.ParseDuration(text)
+	d, err := timespan.Parse(text)
 	switch {
 	case err != nil:
-		t.fail(v, "%s is not a duration, must be a number and its unit (ms, s, m, h), such as 10s or 1h30m, and at most 87600h", quote(text))
+		t.fail(v, "%s is not a duration, must be a number and its unit (ms, s, m, h, d, w), such as 10s, 1h30m or 7d, and at most 87600h%s",
+			quote(text), timespan.Hint(text))
 	case d < algorithms.MinPeriod || d > algorithms.MaxPeriod:
 		t.fail(v, "%s is out of range, must be from 1ms to 87600h (10 years)", quote(text))
 	case t.options.Granularity > 0 && d%t.options.Granularity != 0:

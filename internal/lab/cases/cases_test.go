@@ -16,7 +16,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"internal/lab", "internal/top", "internal/spelling", "internal/zones", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store", "pkg/store/memstore"},
+		Own:   []string{"internal/lab", "internal/top", "internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store", "pkg/store/memstore"},
 		Never: []string{"google.golang.org/grpc", "google.golang.org/protobuf", "github.com/spf13", "os", "net"},
 	})
 }
@@ -214,16 +214,16 @@ tests:
 			"dir/c.yaml:10: tests[2].steps[1].at: is 1s, must be at least 2s as in the step above: time does not go back",
 			"dir/c.yaml:10: tests[2].steps[1].rule: must be text",
 			"dir/c.yaml:10: tests[2].steps[1].remaining: must be a whole number from 0 to 9007199254740991",
-			`dir/c.yaml:10: tests[2].steps[1].wait: is "soon", must be a duration such as 250ms, 10s, 1h30m or 2d, at most 100 years`,
-			`dir/c.yaml:10: tests[2].steps[1].reset: is "-1s", must be a duration such as 250ms, 10s, 1h30m or 2d, at most 100 years`,
+			`dir/c.yaml:10: tests[2].steps[1].wait: is "soon", must be a duration such as 250ms, 10s, 1h30m, 2d or 1w, at most 100 years`,
+			`dir/c.yaml:10: tests[2].steps[1].reset: is "-1s", must be a duration such as 250ms, 10s, 1h30m, 2d or 1w, at most 100 years`,
 			"dir/c.yaml:11: tests[2].steps[2].hits: stands beside descriptors, must be in one of them",
 			"dir/c.yaml:12: tests[2].steps[3].groups: must be a list of the groups with room, in the order of the rules, such as [pt, od] or []",
 			"dir/c.yaml:12: tests[2].steps[3].limit.requests_per_unit: must be a whole number from 0 to 4294967295",
 			"dir/c.yaml:12: tests[2].steps[3].limit.unit: must be second, minute, hour, day, week, month or year",
-			`dir/c.yaml:13: tests[2].steps[4].at: is "99999d", must be a duration such as 250ms, 10s, 1h30m or 2d, at most 100 years`,
+			`dir/c.yaml:13: tests[2].steps[4].at: is "99999d", must be a duration such as 250ms, 10s, 1h30m, 2d or 1w, at most 100 years`,
 			"dir/c.yaml:13: tests[2].steps[4].at: is 0s, must be at least 1s as in the step above: time does not go back",
 			"dir/c.yaml:13: tests[2].steps[4].limit: must have requests_per_unit and unit",
-			`dir/c.yaml:14: tests[2].steps[5].at: is "36501d", must be a duration such as 250ms, 10s, 1h30m or 2d, at most 100 years`,
+			`dir/c.yaml:14: tests[2].steps[5].at: is "36501d", must be a duration such as 250ms, 10s, 1h30m, 2d or 1w, at most 100 years`,
 			"dir/c.yaml:15: tests[2].steps[6]: at is given twice",
 			"dir/c.yaml:16: tests[2].steps[7].descriptor: is missing, must be key=value[,key=value…]",
 			"dir/c.yaml:17: tests[3]: is an alias, must be written out",

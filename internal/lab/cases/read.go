@@ -14,6 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/weirproxy/weir/internal/timespan"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -330,24 +331,14 @@ func (r *reader) number(n *yaml.Node, path string, least, most uint64) uint64 {
 // longest bounds a duration: a century.
 const longest = 100 * 365 * 24 * time.Hour
 
-// duration returns a duration of Go, with days (d) before hours: 36h, 2d, 1d12h, 250ms.
+// duration returns a duration that is not negative, see package timespan.
 func (r *reader) duration(n *yaml.Node, path string) time.Duration {
-	text := n.Value
-	var days uint64
-	var err error
-	if before, rest, found := strings.Cut(text, "d"); found {
-		days, err = strconv.ParseUint(before, 10, 16)
-		if text = rest; text == "" {
-			text = "0s"
-		}
-	}
-	d, parseErr := time.ParseDuration(text)
-	const day = 24 * time.Hour
-	if n.Kind != yaml.ScalarNode || err != nil || parseErr != nil || d < 0 || d > longest || time.Duration(days) > longest/day-d/day {
-		r.fail(n, path, "is %q, must be a duration such as 250ms, 10s, 1h30m or 2d, at most 100 years", n.Value)
+	d, err := timespan.Parse(n.Value)
+	if n.Kind != yaml.ScalarNode || err != nil || d < 0 || d > longest {
+		r.fail(n, path, "is %q, must be a duration such as 250ms, 10s, 1h30m, 2d or 1w, at most 100 years%s", n.Value, timespan.Hint(n.Value))
 		return 0
 	}
-	return time.Duration(days)*day + d
+	return d
 }
 
 func (r *reader) oneOf(n *yaml.Node, path string, words ...string) string {

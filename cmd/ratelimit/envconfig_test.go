@@ -25,9 +25,9 @@ func TestValuesAreReadAsTheOriginalReadsThem(t *testing.T) {
 		tags    map[string]string
 		plain   string
 		readers = map[string]struct {
-			value    settings.Value
-			read     func() string
-			differ   []string // texts that one takes and the other refuses
+			value  settings.Value
+			read   func() string
+			differ []string // texts that one takes and the other refuses
 		}{
 			"number":   {settings.Integer(&anInt, -1<<63, 1<<63-1), func() string { return fmt.Sprint(anInt) }, nil},
 			"boolean":  {settings.Bool(&flag), func() string { return fmt.Sprint(flag) }, nil},

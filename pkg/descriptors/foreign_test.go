@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// Each row is a mistake of a person who knows another product, in the place of a limit, and a part
-// of the answer that says what to write.
+// Each row is a limit in the words of another product, and a part of the answer: the words to write.
 func TestWordsOfOtherProductsGetTheWordsToWrite(t *testing.T) {
 	for in, want := range map[string]string{
 		"rate_limit: {algorithm: TokenBucket, requests_per_unit: 5, unit: minute}":    ": write token_bucket",
@@ -31,8 +30,8 @@ func TestWordsOfOtherProductsGetTheWordsToWrite(t *testing.T) {
 		"rate_limit: {requests_per_unit: 5, unit: 10s}":                 ": write period: 10s in the place of unit",
 		"rate_limit: {requests_per_unit: 5, unit: 7d}":                  ": write period: 7d in the place of unit",
 		"rate_limit: {requests_per_unit: 5, period: 60}":                ", probably 60s is meant",
-		"rate_limit: {requests_per_unit: 5, period: 1 day}":             "must be a number and its unit (ms, s, m, h, d, w), such as 10s, 1h30m or 7d",
-		"rate_limit: {requests_per_unit: 5, period: 1mo}":               "must be a number and its unit (ms, s, m, h, d, w), such as 10s, 1h30m or 7d",
+		"rate_limit: {requests_per_unit: 5, period: 1 day}":             "must be a number and its unit, such as 250ms, 10s",
+		"rate_limit: {requests_per_unit: 5, period: 1mo}":               "must be a number and its unit, such as 250ms, 10s",
 		"rate_limit: 100/minute":                                        ": write requests_per_unit: 100 and unit: minute",
 		"rate_limit: 10r/s":                                             ": write requests_per_unit: 10 and unit: second",
 		"rate_limit: 100 requests per hour":                             ": write requests_per_unit: 100 and unit: hour",

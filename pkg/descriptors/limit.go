@@ -481,7 +481,7 @@ func (t *tree) duration(v value) time.Duration {
 	d, err := timespan.Parse(text)
 	switch {
 	case err != nil:
-		t.fail(v, "%s is not a duration, must be a number and its unit (ms, s, m, h, d, w), such as 10s, 1h30m or 7d, and at most 87600h%s",
+		t.fail(v, "%s is not a duration, must be a number and its unit, such as 250ms, 10s, 1h30m, 7d or 2w, at most 87600h%s",
 			quote(text), timespan.Hint(text))
 	case d < algorithms.MinPeriod || d > algorithms.MaxPeriod:
 		t.fail(v, "%s is out of range, must be from 1ms to 87600h (10 years)", quote(text))

@@ -13,8 +13,8 @@ import (
 )
 
 // The original reads its environment with envconfig. Weir takes and refuses the same texts, and
-// reads the same values; a row lists the texts that only one of them refuses. testdata/envconfig.json
-// holds envconfig's answers: a test in deploy proves them.
+// reads the same values; a row lists the texts that only one of them refuses. envconfig's answers
+// are in testdata/envconfig.json: a test in deploy proves them.
 func TestValuesAreReadAsTheOriginalReadsThem(t *testing.T) {
 	var (
 		anInt   int

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Each row is a limit in the words of another product, and a part of the answer: the words to write.
+// Each row is a limit in the words of another product, and a part of the answer.
 func TestWordsOfOtherProductsGetTheWordsToWrite(t *testing.T) {
 	for in, want := range map[string]string{
 		"rate_limit: {algorithm: TokenBucket, requests_per_unit: 5, unit: minute}":    ": write token_bucket",

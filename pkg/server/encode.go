@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/weirproxy/weir/internal/headers"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
@@ -39,7 +40,7 @@ func (f form) appendStatus(b []byte, s *limiter.DescriptorStatus) []byte {
 		var inner int
 		b, inner = open(b, 2)
 		b = shut(appendLimit(b, s), inner)
-		b = appendVarint(b, 3, shown(s.Decision.Remaining))
+		b = appendVarint(b, 3, headers.Shown(s.Decision.Remaining))
 		if d, ok := f.wait(s); ok {
 			b, inner = open(b, 4)
 			b = shut(f.appendDuration(b, d), inner)
@@ -51,12 +52,9 @@ func (f form) appendStatus(b []byte, s *limiter.DescriptorStatus) []byte {
 	return b
 }
 
-// shown returns hits as answers show them: Envoy's messages have 32 bits.
-func shown(hits uint64) uint64 { return min(hits, math.MaxUint32) }
-
 // appendLimit appends the fields of a RateLimitResponse.RateLimit.
 func appendLimit(b []byte, s *limiter.DescriptorStatus) []byte {
-	b = appendVarint(b, 1, shown(s.Limit.PerPeriod()))
+	b = appendVarint(b, 1, headers.Shown(s.Limit.PerPeriod()))
 	b = appendVarint(b, 2, uint64(s.Limit.Unit))
 	if s.Limit.Name != "" {
 		b = appendString(b, 3, s.Limit.Name)
@@ -85,16 +83,7 @@ func (f form) appendDuration(b []byte, d time.Duration) []byte {
 	if f.exact {
 		return appendVarint(appendVarint(b, 1, uint64(d/time.Second)), 2, uint64(d%time.Second))
 	}
-	return appendVarint(b, 1, seconds(d))
-}
-
-// seconds returns a duration in whole seconds, rounded up.
-func seconds(d time.Duration) uint64 {
-	n := uint64(d / time.Second)
-	if d%time.Second > 0 {
-		n++
-	}
-	return n
+	return appendVarint(b, 1, headers.Seconds(d))
 }
 
 func code(overLimit bool) uint64 {

@@ -176,7 +176,7 @@ func TestFirstLoadReportsEveryReason(t *testing.T) {
 	want := []string{
 		empty + ": holds no rule file, must have at least one *.yaml, *.yml or *.json",
 		filepath.Join(dir, "missing") + ": no such file or directory",
-		filepath.Join(dir, "bad.yaml") + ":2: rules: is not a key",
+		filepath.Join(dir, "bad.yaml") + ":2: rules: is a word of another product",
 		filepath.Join(dir, "twice.yaml") + ":",
 	}
 	if err == nil {

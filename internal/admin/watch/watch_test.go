@@ -23,7 +23,7 @@ import (
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
 		Own:   []string{"internal/admin/render", "internal/top", "internal/printable", "internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store/memstore", "pkg/store", "proto/..."},
-		Never: []string{"github.com/weirproxy/weir/pkg/server", "github.com/weirproxy/weir/pkg/store/memstore", "github.com/spf13"},
+		Never: []string{"github.com/weirproxy/weir/pkg/server", "github.com/spf13"},
 	})
 }
 

@@ -1,5 +1,5 @@
-// Package headers has the values of the headers about limits that go to a client: the same for
-// Envoy's answers and for the middleware of Go programs.
+// Package headers has the values of the headers about limits that go to a client. Envoy's answers
+// and the middleware of Go programs have the same.
 package headers
 
 import (

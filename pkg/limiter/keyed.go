@@ -39,7 +39,7 @@ type Keyed struct {
 
 // PerKey returns a token bucket for each key: burst requests at once, and the rate in the long run.
 // At most memstore.DefaultMaxKeys keys are remembered; one that is forgotten begins with a full
-// bucket. The error says what is out of bounds: the rate, or a burst of 0.
+// bucket. The error names the bound that the rate or the burst breaks.
 func PerKey(rate Rate, burst uint32) (*Keyed, error) {
 	l := algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: rate.Requests, Period: rate.Per, Extra: algorithms.Extra{Burst: burst}}
 	switch err := l.Validate(); {

@@ -1,6 +1,5 @@
-// Package middleware limits the requests of net/http servers, and says so in headers: in all
-// answers the rest of the limit, in denials the time to wait. Package grpcmiddleware does so for
-// gRPC.
+// Package middleware limits the requests of net/http servers. All answers have headers with the
+// rest of the limit, and denials also the time to wait. Package grpcmiddleware is for gRPC.
 package middleware
 
 import (
@@ -17,7 +16,7 @@ type Options struct {
 	Limiter *limiter.Limiter
 
 	// Describe sets the domain of a request to the limiter, and adds its descriptors. A request
-	// without descriptors passes. Safe for concurrent use. It must not keep the limiter.Request.
+	// without descriptors passes. Safe for concurrent use. Describe must not keep to.
 	Describe func(r *http.Request, to *limiter.Request)
 
 	// Denied answers a request over the limit. The headers are set already. Nil: status 429 and a line

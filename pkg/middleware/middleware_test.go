@@ -16,7 +16,7 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// No gRPC: a program of net/http links none of it.
+// A program of net/http does not link gRPC.
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
 		Own: []string{

@@ -22,8 +22,8 @@ type Options struct {
 	Limiter *limiter.Limiter
 
 	// Describe sets the domain of a request to the limiter, and adds the descriptors of a call of a
-	// method such as /shop.Orders/List. A call without descriptors passes. Safe for concurrent use. Describe
-	// must not keep to.
+	// method such as /shop.Orders/List. A call without descriptors passes. Safe for concurrent use.
+	// Describe must not keep to.
 	Describe func(ctx context.Context, method string, to *limiter.Request)
 
 	// OnError returns the error of a call after the error of a check; nil lets the call pass. Without

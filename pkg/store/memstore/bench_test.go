@@ -113,23 +113,35 @@ func BenchmarkMillionKeys(b *testing.B) {
 	}
 }
 
-// BenchmarkNewKeys is a decision on a key never seen, up to the bound and then at it, where each
-// forgets another.
+// BenchmarkNewKeys is a decision on a key never seen: while the store fills, and at bounds, where
+// each new key replaces another one.
 func BenchmarkNewKeys(b *testing.B) {
-	for _, maxKeys := range []int{100_000, 100_000_000} {
-		b.Run(fmt.Sprintf("max_keys=%d", maxKeys), func(b *testing.B) {
-			s := benchStore(b, maxKeys)
+	for name, c := range map[string]struct{ maxKeys, before int }{
+		"filling":          {100_000_000, 0},
+		"bound=100_000":    {100_000, 200_000},
+		"bound=1_000_000":  {1_000_000, 1_100_000},
+		"bound=10_000_000": {10_000_000, 10_100_000},
+	} {
+		b.Run(name, func(b *testing.B) {
+			s := benchStore(b, c.maxKeys)
 			key := make([]byte, 32)
 			charges := []store.Charge{{Key: key, Limit: benchLimits()[1], Hits: 1}}
 			decisions := make([]algorithms.Decision, 1)
 			n := uint64(0)
-			b.ReportAllocs()
-			for b.Loop() {
+			take := func() {
 				n++
 				binary.LittleEndian.PutUint64(key, n)
 				if _, err := store.Take(b.Context(), s, charges, decisions); err != nil {
 					b.Fatal(err)
 				}
+			}
+			for range c.before {
+				take()
+			}
+			b.ReportAllocs()
+			defer cpu(b)()
+			for b.Loop() {
+				take()
 			}
 		})
 	}

@@ -212,7 +212,7 @@ func loadRules(paths []string, file string, bounds ruleBounds) (*descriptors.Rul
 	if err := errors.Join(readErr, err); err != nil {
 		return nil, 0, warnings, bad(err, exitBad)
 	}
-	if len(rules.Domains()) == 0 {
+	if len(rules.Domains()) == 0 && !rules.HasOverlay() {
 		return nil, 0, warnings, errors.New("there are no rules")
 	}
 	return rules, len(sources), warnings, nil

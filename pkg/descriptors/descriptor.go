@@ -60,7 +60,8 @@ func (t *tree) descriptor(v value, parent *node) {
 	below := len(t.domain.rules)
 	rule.Shadow = t.flag(fs, "shadow_mode")
 	rule.Quota = t.flag(fs, "quota_mode")
-	t.readGroup(fs, rule)
+	t.rule = rule
+	t.readGroup(t.overlaidGroup(fs), rule)
 	rule.DetailedMetric = t.flag(fs, "detailed_metric")
 	rule.detailed = rule.DetailedMetric || slices.ContainsFunc(rule.Levels, func(l Level) bool { return l.ValueToMetric })
 	if m, ok := fs.get("metadata"); ok {

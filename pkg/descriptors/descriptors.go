@@ -130,6 +130,7 @@ type Rules struct {
 
 	mostCharges int  // of one rule
 	learns      bool // a limit learns its estimates
+	overlay     bool // the sources had an entry of an overlay
 	zoned       bool // a calendar has a time zone other than UTC
 
 	once     sync.Once // for digest

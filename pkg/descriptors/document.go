@@ -27,6 +27,7 @@ type tree struct {
 	defaults defaults
 	names    map[string]bool // of limits
 	replaces []replaced      // must be among names
+	rule     *Rule           // whose limits are read
 }
 
 // replaced is a name in a list of replaces.
@@ -127,6 +128,7 @@ func (t *tree) readDefault(v value) {
 		return
 	}
 	rule := &Rule{Domain: t.domain.Name, Path: "default", File: t.file, Line: v.line}
+	t.rule = rule
 	if l, ok := t.limit(v, defaultForm); ok {
 		t.setLimits(rule, []limit{l})
 	}

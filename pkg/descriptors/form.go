@@ -23,7 +23,12 @@ const (
 	pricesForm   // prices
 	estimateForm // estimate of a hold
 	learnedForm  // learned of an estimate
-	scheduleForm // an element of schedule
+	overlayFileForm
+	overlayForm       // an element of overlay
+	selectorForm      // for
+	selectorLevelForm // an element of path
+	overlaySetForm    // set
+	scheduleForm      // an element of schedule
 )
 
 // isOwn reports whether only Weir knows the map.
@@ -56,6 +61,18 @@ func (f form) keys() (original, own []string) {
 		return nil, []string{"learned"}
 	case learnedForm:
 		return nil, []string{"quantile", "ceiling"}
+	case overlayFileForm:
+		return nil, []string{"overlay"}
+	case overlayForm:
+		return nil, []string{"for", "set"}
+	case selectorForm:
+		return nil, []string{"domain", "path", "name", "unit"}
+	case selectorLevelForm:
+		return nil, []string{"key", "value"}
+	case overlaySetForm:
+		return nil, []string{
+			"algorithm", "burst", "align", "count_rejected", "hold", "sharing", "on_store_error", "warn_at", "group",
+		}
 	case pricesForm:
 		return nil, []string{"table", "unknown"}
 	case alignForm:

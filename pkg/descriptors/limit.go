@@ -39,11 +39,12 @@ type Limit struct {
 
 	TableLine int // of the table's line that has the numbers, see Rule.LimitFor; 0: the numbers are the rule's own
 
-	suffix   string    // ends a key: which limit of the rule this is
-	tabled   *tabled   // nil without a table
-	schedule *Schedule // nil without
-	priced   *Table    // of prices; nil without
-	others   bool      // priced has a line for models without a line of their own
+	suffix   string        // ends a key: which limit of the rule this is
+	tabled   *tabled       // nil without a table
+	schedule *Schedule     // nil without
+	overlay  *overlayEntry // that gave the limit words; nil without
+	priced   *Table        // of prices; nil without
+	others   bool          // priced has a line for models without a line of their own
 }
 
 // Each of these is no flag, and stands before the meaning of a part that most limits lack.
@@ -237,7 +238,10 @@ func (t *tree) limit(v value, f form) (limit, bool) {
 		return limit{}, false
 	}
 	before := len(t.errs)
+	fs, entry := t.overlaid(v, fs, f)
+	defer t.blame(entry, before)
 	l := limit{at: v, unlimited: t.flag(fs, "unlimited")}
+	l.overlay = entry
 	if at, ok := fs.get("name"); ok {
 		l.Name, _ = t.text(at)
 	}

@@ -103,11 +103,20 @@ func loadInPieces(sources []Source, o Options, size int) (*Rules, []Warning, err
 		paths    int
 		together int // size of the sources so far
 	)
-	for _, s := range sources {
-		r := &reader{
-			file: shownName(s.Name), source: &s, options: o, keys: make(map[form][2][]string), piece: size,
+	newReader := func(s *Source) *reader {
+		return &reader{
+			file: shownName(s.Name), source: s, options: o, keys: make(map[form][2][]string), piece: size,
 			merged: merged, tables: tables, calendars: dates, limits: limits, paths: &paths,
 		}
+	}
+	overlay, overlayReaders := readOverlays(sources, newReader)
+	for i, s := range sources {
+		if r := overlayReaders[i]; r != nil {
+			readers = append(readers, r)
+			continue
+		}
+		r := newReader(&s)
+		r.overlay = overlay
 		readers = append(readers, r)
 		for _, d := range r.documents(s, &together) {
 			if first := rules.domains[d.Name]; first != nil && first != d.Domain {
@@ -133,6 +142,9 @@ func loadInPieces(sources []Source, o Options, size int) (*Rules, []Warning, err
 			mistakes = append(mistakes, Error(w))
 		}
 		warnings = nil
+	}
+	if rules.overlay = len(overlay.entries) > 0; len(rules.domains) > 0 { // else the rules are yet to come
+		warnings = append(warnings, overlay.unused()...)
 	}
 	byPosition := func(a, b Error) int { return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line)) }
 	slices.SortStableFunc(mistakes, byPosition)

@@ -31,6 +31,7 @@ type reader struct {
 	keys      map[form][2][]string // by form, see form.keys
 	merged    map[string]*tree     // of all sources, with MergeDomains: the first document of each domain
 	tables    *tables              // of all sources
+	overlay   *overlays            // of all sources; nil for none
 	calendars *calendars           // of all sources
 	limits    map[Limit][]Limit    // of all sources, see share
 	named     map[string]*Table    // of this source, by the name in the document; nil after a mistake

@@ -219,8 +219,8 @@ func TestEnvoyGatewaysServiceAnswersAsThePolicySays(t *testing.T) {
 }
 
 // startEnvoyGatewaysService starts the Deployment of Envoy Gateway beside a control plane with the
-// rules of the policy, both over TLS.
-func startEnvoyGatewaysService(t *testing.T, m manifests) (*service, *certtest.Authority) {
+// rules of the policy, both over TLS. more is variables of its environment, NAME=text.
+func startEnvoyGatewaysService(t *testing.T, m manifests, more ...string) (*service, *certtest.Authority) {
 	t.Helper()
 	authority := certtest.New(t, "envoy-gateway")
 	pair := authority.Issue(t, "localhost", "127.0.0.1", "envoy-ratelimit")
@@ -231,10 +231,12 @@ func startEnvoyGatewaysService(t *testing.T, m manifests) (*service, *certtest.A
 	if err := plane.Set("envoy-ratelimit", "1", readConfigs(t, "envoy-gateway/testdata/rules.yaml")...); err != nil {
 		t.Fatal(err)
 	}
-	return startService(t, m, surroundings{
-		volumes: map[string]map[string]string{"certs": certs},
-		with: map[string]string{
-			"CONFIG_GRPC_XDS_SERVER_URL": "localhost:" + strconv.Itoa(portOf(t, plane.Address)), "REDIS_URL": parts.Nowhere(t),
-		},
-	}), authority
+	with := map[string]string{
+		"CONFIG_GRPC_XDS_SERVER_URL": "localhost:" + strconv.Itoa(portOf(t, plane.Address)), "REDIS_URL": parts.Nowhere(t),
+	}
+	for _, variable := range more {
+		name, text, _ := strings.Cut(variable, "=")
+		with[name] = text
+	}
+	return startService(t, m, surroundings{volumes: map[string]map[string]string{"certs": certs}, with: with}), authority
 }

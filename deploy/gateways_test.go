@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3" // the value of typed_config
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
+	"github.com/weirproxy/weir/internal/testing/certtest"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -172,6 +174,52 @@ func TestTheCentralServicesEnvoyLimits(t *testing.T) {
 func TestEnvoyGatewaysEnvoyLimits(t *testing.T) {
 	t.Parallel()
 	s, authority := startEnvoyGatewaysService(t, readManifests(t, "envoy-gateway/testdata/deployment-memory.yaml"))
+	e := startEnvoyGatewaysEnvoy(t, s, authority)
+	awaitRoom(t)
+	e.passes(t, 5, call{from: "127.0.0.2", headers: []string{"x-user-id: alice"}})
+	e.pass(t, 1, call{from: "127.0.0.2", headers: []string{"x-user-id: bob"}})
+	e.passes(t, 20, call{from: "127.0.0.3"})
+	e.pass(t, 4, call{from: "127.0.0.4", method: http.MethodPost, headers: []string{"x-plan: free"}})
+	tenant := call{from: "127.0.0.5", path: "/?tokens=101", headers: []string{"x-tenant: acme"}}
+	e.pass(t, 1, tenant)
+	// The cost is told after the answer, so the next request may be faster. Each has an address of its
+	// own, as those are limited too.
+	tick, last := time.NewTicker(20*time.Millisecond), 0
+	defer tick.Stop()
+	for n := 1; last != http.StatusTooManyRequests; n++ {
+		if n == 250 {
+			t.Fatalf("x-tenant: got %d after its tokens were spent, want 429", last)
+		}
+		<-tick.C
+		tenant.from, tenant.path = "127.0.1."+strconv.Itoa(n), "/"
+		last = e.send(t, tenant).StatusCode
+	}
+	e.pass(t, 1, call{from: "127.0.0.6", headers: []string{"x-tenant: other"}})
+	e.withoutAnswer(t, s, call{from: "127.0.0.2", headers: []string{"x-user-id: alice"}})
+}
+
+// A BackendTrafficPolicy has no words for token buckets: the overlay has them.
+func TestAnOverlayGivesEnvoyGatewaysLimitsTokenBuckets(t *testing.T) {
+	t.Parallel()
+	overlay, err := filepath.Abs("envoy-gateway/overlay.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, authority := startEnvoyGatewaysService(t, readManifests(t, "envoy-gateway/testdata/deployment-memory.yaml"), "WEIR_OVERLAY="+overlay)
+	e := startEnvoyGatewaysEnvoy(t, s, authority)
+	awaitRoom(t)
+	alice := call{from: "127.0.0.2", headers: []string{"x-user-id: alice"}}
+	e.passes(t, 10, alice) // 5 per hour with a burst of 10
+	e.passes(t, 20, call{from: "127.0.0.3"})
+	if got := e.send(t, alice).Header.Get("x-ratelimit-limit"); !strings.Contains(got, ";w=3600") {
+		t.Errorf("x-ratelimit-limit: got %q, want the hour of the policy", got)
+	}
+}
+
+// startEnvoyGatewaysEnvoy starts Envoy with the configuration that Envoy Gateway makes of the
+// policy.
+func startEnvoyGatewaysEnvoy(t *testing.T, s *service, authority *certtest.Authority) *envoy {
+	t.Helper()
 	awaitPage(t, "http://"+s.Debug+"/rlconfig", http.StatusOK, "default/limits.default/limits/rule/5")
 	// The certificate and the authority are mounted in Envoy's pod too.
 	certs := t.TempDir()
@@ -212,27 +260,5 @@ func TestEnvoyGatewaysEnvoyLimits(t *testing.T) {
 	delete(common, "tls_certificate_sds_secret_configs")
 	common["tls_certificates"] = list{table{"certificate_chain": table{"filename": certificate}, "private_key": table{"filename": key}}}
 	common["validation_context"] = table{"trusted_ca": table{"filename": trusted}}
-	e := startEnvoy(t, withManager(manager, service, cluster(t, "httproute/default/backend/rule/0", startBackend(t), nil)))
-
-	awaitRoom(t)
-	e.passes(t, 5, call{from: "127.0.0.2", headers: []string{"x-user-id: alice"}})
-	e.pass(t, 1, call{from: "127.0.0.2", headers: []string{"x-user-id: bob"}})
-	e.passes(t, 20, call{from: "127.0.0.3"})
-	e.pass(t, 4, call{from: "127.0.0.4", method: http.MethodPost, headers: []string{"x-plan: free"}})
-	tenant := call{from: "127.0.0.5", path: "/?tokens=101", headers: []string{"x-tenant: acme"}}
-	e.pass(t, 1, tenant)
-	// The cost is told after the answer, so the next request may be faster. Each has an address of its
-	// own, as those are limited too.
-	tick, last := time.NewTicker(20*time.Millisecond), 0
-	defer tick.Stop()
-	for n := 1; last != http.StatusTooManyRequests; n++ {
-		if n == 250 {
-			t.Fatalf("x-tenant: got %d after its tokens were spent, want 429", last)
-		}
-		<-tick.C
-		tenant.from, tenant.path = "127.0.1."+strconv.Itoa(n), "/"
-		last = e.send(t, tenant).StatusCode
-	}
-	e.pass(t, 1, call{from: "127.0.0.6", headers: []string{"x-tenant: other"}})
-	e.withoutAnswer(t, s, call{from: "127.0.0.2", headers: []string{"x-user-id: alice"}})
+	return startEnvoy(t, withManager(manager, service, cluster(t, "httproute/default/backend/rule/0", startBackend(t), nil)))
 }

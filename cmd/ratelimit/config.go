@@ -71,6 +71,7 @@ type raw struct {
 	allowedJSON       []string // of powers
 
 	root, sub, app string
+	overlays       []string // files and directories
 
 	stats      rawStats
 	cacheBytes int
@@ -111,7 +112,7 @@ func (c *config) complete(set func(name string) bool) []error {
 	}
 	r.spareAdmin = !set("WEIR_ADMIN_ADDRESS") // the original would start
 	c.LogJSON = strings.EqualFold(r.logFormat, "json")
-	c.Rules.Paths = []string{filepath.Join(r.root, r.sub, r.app)}
+	c.Rules.Paths = append([]string{filepath.Join(r.root, r.sub, r.app)}, r.overlays...)
 	if r.cacheBytes > 0 {
 		c.Store.DenyCache, c.Limiter.Remembered = shared.DefaultDenials, true
 	}
@@ -241,7 +242,7 @@ func (c *config) finishXDS() []error {
 		c.XDS = xds.Options{}
 		return nil
 	}
-	c.Rules.Paths, c.Rules.Files = nil, reload.Files{}
+	c.Rules.Paths, c.Rules.Files = c.raw.overlays, reload.Files{}
 	c.Limiter.NeedRules = true // until then requests fail, and Envoy decides
 	c.XDSRequired = !c.StartWithoutRules
 	c.XDS.Delta = c.ConfigType == configXDSDelta

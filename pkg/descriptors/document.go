@@ -27,7 +27,7 @@ type tree struct {
 	defaults defaults
 	names    map[string]bool // of limits
 	replaces []replaced      // must be among names
-	rule     *Rule           // whose limits are read
+	rule     *Rule           // of the limits that are read
 }
 
 // replaced is a name in a list of replaces.

@@ -134,6 +134,28 @@ default: {requests_per_unit: 1, unit: day}
 	}
 }
 
+func TestAnOverlaySetsHoldsAndGroups(t *testing.T) {
+	rules, warnings, err := withOverlay(`
+overlay:
+- for: {unit: hour}
+  set: {hold: {begin: request, end: request_done, at_most: 60s}}
+- for: {name: all}
+  set: {group: plans}
+`, strings.Replace(gateway, `"rate_limit":{"requests_per_unit":7`, `"quota_mode":true,"rate_limit":{"requests_per_unit":7`, 1), Options{})
+	if err != nil || len(warnings) > 0 {
+		t.Fatal(err, warnings)
+	}
+	var begins, groups []string
+	for _, r := range rules.All() {
+		if len(r.Limits) > 0 {
+			begins, groups = append(begins, r.Begin), append(groups, r.Group.Name)
+		}
+	}
+	if diff := cmp.Diff([][]string{{"request", ""}, {"", "plans"}}, [][]string{begins, groups}); diff != "" {
+		t.Errorf("begins and groups (-want +got):\n%s", diff)
+	}
+}
+
 func TestAnOverlayWithoutRulesIsQuiet(t *testing.T) {
 	rules, warnings, err := Load([]Source{{Name: "overlay.yaml", Data: []byte("overlay:\n- for: {name: a}\n  set: {sharing: exact}\n")}}, Options{Strict: true})
 	if err != nil || len(warnings) > 0 || !rules.HasOverlay() {

@@ -79,6 +79,7 @@ func Limit(l *descriptors.Limit) *adminv1.Limit {
 		UnitMultiplier: l.Multiplier,
 		Alignment:      l.Alignment(),
 		Money:          l.Money,
+		Overlay:        l.Overlay(),
 	}
 	out.RequestsPerUnit, out.LargeRequests = Numbers(l.PerPeriod())
 	if l.Algorithm != algorithms.Concurrency {

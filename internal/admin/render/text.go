@@ -142,6 +142,9 @@ func LimitText(l *adminv1.Limit) string {
 	if sharing := l.GetSharing(); sharing != "" {
 		text += ", sharing: " + sharing
 	}
+	if place := l.GetOverlay(); place != "" {
+		text += ", overlay: " + printable.Text(place)
+	}
 	for n, mark := range l.GetWarnAt() {
 		if text += " and "; n == 0 {
 			text = strings.TrimSuffix(text, " and ") + ", warns at "

@@ -538,6 +538,9 @@ type Limit struct {
 	// The instant until which the numbers stay as they are, in RFC 3339; empty where no change is
 	// known.
 	ScheduleUntil string `protobuf:"bytes,31,opt,name=schedule_until,json=scheduleUntil,proto3" json:"schedule_until,omitempty"`
+	// The place of the entry of an overlay file that gave the limit words, such as overlay.yaml:3.
+	// Empty for a limit with the words of its source alone.
+	Overlay       string `protobuf:"bytes,32,opt,name=overlay,proto3" json:"overlay,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -722,6 +725,13 @@ func (x *Limit) GetSchedule() []*ScheduleEntry {
 func (x *Limit) GetScheduleUntil() string {
 	if x != nil {
 		return x.ScheduleUntil
+	}
+	return ""
+}
+
+func (x *Limit) GetOverlay() string {
+	if x != nil {
+		return x.Overlay
 	}
 	return ""
 }
@@ -5192,7 +5202,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\aentries\x18\x01 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x17\n" +
 	"\x04hits\x18\x02 \x01(\rH\x00R\x04hits\x88\x01\x01\x122\n" +
 	"\x05limit\x18\x03 \x01(\v2\x1c.weir.admin.v1.LimitOverrideR\x05limitB\a\n" +
-	"\x05_hits\"\xc5\x06\n" +
+	"\x05_hits\"\xdf\x06\n" +
 	"\x05Limit\x12\x1c\n" +
 	"\talgorithm\x18\x01 \x01(\tR\talgorithm\x12*\n" +
 	"\x11requests_per_unit\x18\x02 \x01(\rR\x0frequestsPerUnit\x121\n" +
@@ -5218,7 +5228,8 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\alearned\x18\x1a \x01(\v2\x1e.weir.admin.v1.LearnedEstimateR\alearned\x12*\n" +
 	"\x0elarge_requests\x18\x18 \x01(\x04H\x00R\rlargeRequests\x88\x01\x01\x128\n" +
 	"\bschedule\x18\x1e \x03(\v2\x1c.weir.admin.v1.ScheduleEntryR\bschedule\x12%\n" +
-	"\x0eschedule_until\x18\x1f \x01(\tR\rscheduleUntilB\x11\n" +
+	"\x0eschedule_until\x18\x1f \x01(\tR\rscheduleUntil\x12\x18\n" +
+	"\aoverlay\x18  \x01(\tR\aoverlayB\x11\n" +
 	"\x0f_large_requests\"O\n" +
 	"\rScheduleEntry\x12\x12\n" +
 	"\x04when\x18\x01 \x01(\tR\x04when\x12\x14\n" +

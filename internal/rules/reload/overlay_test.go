@@ -22,7 +22,7 @@ func fromPlane(domain string, requests int) descriptors.Source {
 	return descriptors.Source{Name: "xds:" + domain, Data: []byte(document(domain, requests)), Generated: true}
 }
 
-// Each step changes the overlay, or what the control plane sends. Every hit so far counts.
+// Each step changes the overlay, or the document of the control plane. Every hit so far counts.
 func TestAReloadOfEitherSideOfAnOverlayKeepsCounts(t *testing.T) {
 	states := must.Get(memstore.New(memstore.Options{}))(t)
 	defer states.Close()

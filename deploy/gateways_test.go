@@ -205,7 +205,7 @@ func TestAnOverlayGivesEnvoyGatewaysLimitsTokenBuckets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, authority := startEnvoyGatewaysService(t, readManifests(t, "envoy-gateway/testdata/deployment-memory.yaml"), "WEIR_OVERLAY="+overlay)
+	s, authority := startEnvoyGatewaysService(t, readManifests(t, "envoy-gateway/testdata/deployment-memory.yaml"), "RULES_OVERLAY="+overlay)
 	e := startEnvoyGatewaysEnvoy(t, s, authority)
 	awaitRoom(t)
 	alice := call{from: "127.0.0.2", headers: []string{"x-user-id: alice"}}

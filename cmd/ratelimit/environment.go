@@ -176,7 +176,7 @@ func moreVariables(c *config) []variable {
 		{"WEIR_SHARING", settings.OneOf(&c.Limiter.Leased, []string{"exact", "leased"}, false, true), "exact"},
 		{"REDIS_PERSECOND_OP_TIMEOUT", duration(new(time.Duration)), opTimeout.String()},
 		{"WEIR_MAX_RULES_BYTES", settings.Integer(&c.Rules.MaxBytes, 1, math.MaxInt32), strconv.Itoa(descriptors.DefaultMaxBytes)},
-		{"WEIR_OVERLAY", settings.List(&r.overlays, "path", nil), ""},
+		{"RULES_OVERLAY", settings.List(&r.overlays, "path", nil), ""},
 		{"WEIR_ADMIN_ADDRESS", text(&c.Admin.Address, listenAddress), "127.0.0.1:8082"},
 		{"WEIR_ADMIN_TOKEN_FILE", text(&c.AdminAccess.TokenFile.Path, nil), ""},
 		{"WEIR_HOSTS", settings.List(&c.Hosts, "name", nil), ""},

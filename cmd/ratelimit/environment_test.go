@@ -104,10 +104,10 @@ func TestEveryVariableOfTheOriginalIsInTheTableWithItsDefault(t *testing.T) {
 	more := slices.Sorted(maps.Keys(known))
 	want := []string{
 		"GRPC_SERVER_TLS_CA_CERT", "REDIS_KEY_FORMAT", "REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT",
-		"REDIS_POOL_ON_EMPTY_WAIT_DURATION", "STATSD_PROTOCOL", "WEIR_ADMIN_ADDRESS", "WEIR_ADMIN_TLS_CERT", "WEIR_ADMIN_TLS_CLIENT_CA",
+		"REDIS_POOL_ON_EMPTY_WAIT_DURATION", "RULES_OVERLAY", "STATSD_PROTOCOL", "WEIR_ADMIN_ADDRESS", "WEIR_ADMIN_TLS_CERT", "WEIR_ADMIN_TLS_CLIENT_CA",
 		"WEIR_ADMIN_TLS_KEY", "WEIR_ADMIN_TOKEN_FILE", "WEIR_FLEET_SIZE", "WEIR_GRPC_SERVER", "WEIR_HASH_SALT_FILE", "WEIR_HASH_VALUES",
 		"WEIR_HOSTS", "WEIR_HTTP_JSON", "WEIR_HTTP_JSON_ALLOW", "WEIR_LOG_DENIALS", "WEIR_MAX_BYTES_IN_FLIGHT", "WEIR_MAX_CONNECTIONS",
-		"WEIR_MAX_REQUEST_BYTES", "WEIR_MAX_RULES_BYTES", "WEIR_OVERLAY", "WEIR_PPROF", "WEIR_RECORD", "WEIR_RECORD_MAX_BYTES", "WEIR_SHARING", "WEIR_STATE_DIR",
+		"WEIR_MAX_REQUEST_BYTES", "WEIR_MAX_RULES_BYTES", "WEIR_PPROF", "WEIR_RECORD", "WEIR_RECORD_MAX_BYTES", "WEIR_SHARING", "WEIR_STATE_DIR",
 		"WEIR_TOP_KEYS",
 	}
 	must.Match(t, "variables beyond those of the original", want, more)
@@ -231,7 +231,7 @@ func TestEveryVariableDoesWhatItSays(t *testing.T) {
 		"WEIR_MAX_CONNECTIONS=7":                        {got: func(c config) any { return c.MaxConnections }, want: 7},
 		"WEIR_MAX_BYTES_IN_FLIGHT=2000000":              {got: func(c config) any { return c.Server.MaxBytesInFlight }, want: 2000000},
 		"WEIR_MAX_RULES_BYTES=1000":                     {got: func(c config) any { return c.Rules.MaxBytes }, want: 1000},
-		"WEIR_OVERLAY=/etc/weir/overlay.yaml":           {got: func(c config) any { return c.Rules.Paths[1] }, want: "/etc/weir/overlay.yaml"},
+		"RULES_OVERLAY=/etc/weir/overlay.yaml":          {got: func(c config) any { return c.Rules.Paths[1] }, want: "/etc/weir/overlay.yaml"},
 		"WEIR_PPROF=on":                                 {got: func(c config) any { return c.Pages.Pprof }, want: true},
 		"WEIR_STATE_DIR=/var/lib/weir":                  {got: func(c config) any { return c.State.Dir }, want: "/var/lib/weir"},
 		"WEIR_LOG_DENIALS=30/m":                         {got: func(c config) any { return c.Pages.LogDenials }, want: 0.5},

@@ -502,6 +502,7 @@ function explanation(domain, descriptor, d) {
       el('dt', {}, 'Limit'), el('dd', {}, limitText(l.limit) + ', ' + l.limit.algorithm + (l.grant ? ' (by grant ' + l.grant.id + ': ' + l.grant.reason + ')' : '')),
       el('dt', {}, 'Now'), el('dd', {class: l.allowed ? '' : 'warn'}, (l.allowed ? 'allowed, ' + amount(l.limit, leftOf(l)) + ' left after that' : 'denied, ' + (l.never ? 'always: the limit never has so many hits' : 'the same hits pass in ' + time(seconds(l.retryAfter)))) + '; reset after ' + time(seconds(l.resetAfter)) + (usual(l.source) ? '' : ', ' + sourceText(l.source))),
       (l.limit.schedule || []).length ? [el('dt', {}, 'Schedule'), el('dd', {}, scheduleText(l.limit))] : '',
+      l.limit.overlay && [el('dt', {}, 'Overlay'), el('dd', {}, soft(l.limit.overlay))],
       l.limit.learned && [el('dt', {}, 'Learned'), el('dd', {}, learnedText(l))],
       el('dt', {}, 'Key'), el('dd', {}, el('code', {}, soft(l.key))))),
     (d.limits || []).length ? el('p', {class: 'line'},

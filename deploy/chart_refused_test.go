@@ -42,6 +42,15 @@ func TestTheChartRefusesWrongValues(t *testing.T) {
 		"a name of 64 letters":          {"fullnameOverride: " + strings.Repeat("a", 64), "/fullnameOverride"},
 		"a label with a space":          {"nameOverride: a b", "/nameOverride"},
 		"a label of the selector":       {"podLabels: {app.kubernetes.io/name: x}", "podLabels has app.kubernetes.io/name, by which"},
+		"a label of the board":          {"board: {labels: {helm.sh/chart: x}}", "board.labels has helm.sh/chart"},
+		"a label of the alerts":         {"prometheusRule: {labels: {helm.sh/chart: x}}", "prometheusRule.labels has helm.sh/chart"},
+		"a volume without a name":       {"extraVolumes: [{emptyDir: {}}]", "/extraVolumes/0': missing property 'name'"},
+		"a mount without a path":        {"extraVolumeMounts: [{name: tls}]", "/extraVolumeMounts/0': missing property 'mountPath'"},
+		"a word in a probe":             {"livenessProbe: {period: 3}", "/livenessProbe': additional properties 'period' not allowed"},
+		"a strategy":                    {"strategy: {type: Rolling}", "/strategy/type"},
+		"no time for the drain":         {"terminationGracePeriodSeconds: 10", "/terminationGracePeriodSeconds"},
+		"an account's name":             {"serviceAccount: {name: Weir}", "/serviceAccount/name"},
+		"a spread without its skew":     {"topologySpreadConstraints: [{topologyKey: a, whenUnsatisfiable: ScheduleAnyway}]", "missing property 'maxSkew'"},
 		"a label of the chart":          {"serviceMonitor: {labels: {helm.sh/chart: x}}", "serviceMonitor.labels has helm.sh/chart"},
 		"a socket in the root":          {"sidecar: {socket: /rls.sock}", "/sidecar/socket"},
 		"a socket with a long path":     {"sidecar: {socket: /run/" + strings.Repeat("a", 110) + "}", "/sidecar/socket"},
@@ -60,7 +69,7 @@ func TestTheChartRefusesWrongValues(t *testing.T) {
 }
 
 // TestTheChartMissesEachValueByName takes away each value, which a null of the user does, also in a
-// map.
+// map. In objects of Kubernetes a null takes a default away.
 func TestTheChartMissesEachValueByName(t *testing.T) {
 	t.Parallel()
 	c := loadChart(t, weirChart)
@@ -76,7 +85,9 @@ func TestTheChartMissesEachValueByName(t *testing.T) {
 			if _, err := render(t, weirChart, parsed); err == nil || !strings.Contains(err.Error(), "missing property '"+key+"'") {
 				t.Errorf("%s: got %v, want the name of the missing value", text, err)
 			}
-			if inner, ok := values[key].(map[string]any); ok && key != "requests" && key != "limits" {
+			whole := strings.HasSuffix(key, "Probe") || strings.HasSuffix(strings.ToLower(key), "securitycontext") ||
+				slices.Contains([]string{"requests", "limits", "strategy"}, key) || path[0] == "board"
+			if inner, ok := values[key].(map[string]any); ok && !whole {
 				remove(path, inner)
 			}
 		}

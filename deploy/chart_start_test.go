@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/weirproxy/weir/internal/testing/certtest"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -32,10 +33,17 @@ func startContainer(t *testing.T, m manifests, c corev1.Container) *parts.Sideca
 			layVolume(t, filepath.Join(root, mount.MountPath), m.configMap(t, volume.ConfigMap.Name).Data)
 		case volume.Secret != nil:
 			files := make(map[string]string)
+			pair := certtest.New(t, "authority").Issue(t, "weir")
 			for _, item := range volume.Secret.Items {
-				files[item.Path] = adminToken
-				if item.Path == "token" {
-					files[item.Path] += "\n" // as of a file that an editor wrote
+				switch item.Path {
+				case "token":
+					files[item.Path] = adminToken + "\n" // as of a file that an editor wrote
+				case "tls.crt":
+					files[item.Path] = string(pair.Certificate)
+				case "tls.key":
+					files[item.Path] = string(pair.Key)
+				default:
+					files[item.Path] = adminToken
 				}
 			}
 			layVolume(t, filepath.Join(root, mount.MountPath), files)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
@@ -29,7 +30,7 @@ const (
 )
 
 // chartValues returns the documented sets of values by name: no values, each file of the examples,
-// and each --set of docs/platforms.md.
+// and each --set of docs/helm.md.
 func chartValues(t *testing.T) map[string]map[string]any {
 	t.Helper()
 	all := map[string]map[string]any{"defaults": {}}
@@ -37,20 +38,20 @@ func chartValues(t *testing.T) map[string]map[string]any {
 	if err != nil || len(files) < 2 {
 		t.Fatalf("got %v, %v; want two files with values at least", files, err)
 	}
-	documented := parts.Read(t, "../docs/platforms.md")
+	documented := parts.Read(t, "../docs/helm.md")
 	for _, file := range files {
 		values, err := chartutil.ReadValuesFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !strings.Contains(documented, "(../deploy/"+file+")") {
-			t.Errorf("docs/platforms.md does not have %s", file)
+			t.Errorf("docs/helm.md does not have %s", file)
 		}
 		all[strings.TrimSuffix(filepath.Base(file), ".yaml")] = values
 	}
 	for _, file := range regexp.MustCompile(`deploy/(helm/examples/\w+\.yaml)`).FindAllStringSubmatch(documented, -1) {
 		if !slices.Contains(files, file[1]) {
-			t.Errorf("docs/platforms.md has %s, which is not there", file[1])
+			t.Errorf("docs/helm.md has %s, which is not there", file[1])
 		}
 	}
 	for _, set := range regexp.MustCompile(`--set (\w\S*?)='(\S+)'`).FindAllStringSubmatch(documented, -1) {
@@ -126,6 +127,7 @@ func TestTheChartRendersToObjectsOfTheirKinds(t *testing.T) {
 	t.Parallel()
 	want := map[string]struct{ scaled, page, monitored bool }{
 		"defaults": {scaled: true}, "set redis.urls": {scaled: true}, "memory": {}, "production": {scaled: true, page: true, monitored: true},
+		"openshift": {scaled: true}, "tls": {scaled: true},
 	}
 	for name, values := range chartValues(t) {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +136,7 @@ func TestTheChartRendersToObjectsOfTheirKinds(t *testing.T) {
 				t.Fatal("nothing says which objects these values make")
 			}
 			m := release(t, weirChart, values)
-			if m.deployment == nil || m.service == nil || m.budget == nil || m.network == nil || len(m.configMaps) != 1 {
+			if m.deployment == nil || m.service == nil || m.budget == nil || m.network == nil || len(m.configMaps) == 0 {
 				t.Fatalf("got %+v; want a deployment, a service, a budget, a network policy and rules", m)
 			}
 			if got := m.autoscaler != nil; got != want.scaled {
@@ -152,11 +154,12 @@ func TestTheChartRendersToObjectsOfTheirKinds(t *testing.T) {
 			if got := len(m.network.Spec.Ingress) == 3; got != want.page {
 				t.Errorf("peers: got %v; want some of the page: %t", m.network.Spec.Ingress, want.page)
 			}
-			if got := len(m.custom) > 1; got != want.monitored { // one is the ConfigMap
+			if got := len(m.custom) > 1; got != want.monitored { // one is the ConfigMap of the rules
 				t.Fatalf("custom objects: got %q, want a ServiceMonitor: %t", m.custom, want.monitored)
 			}
 			if want.monitored {
 				checkMonitor(t, m)
+				checkAlertsAndBoard(t, m)
 			}
 			grace, sleep := *m.deployment.Spec.Template.Spec.TerminationGracePeriodSeconds, weir.Lifecycle.PreStop.Sleep.Seconds
 			if !slices.Contains(weir.Args, "--drain-timeout=10s") || grace < sleep+10+5 {
@@ -229,6 +232,33 @@ func checkMonitor(t *testing.T, m manifests) {
 	}
 }
 
+// checkAlertsAndBoard holds that the chart has the alerts and the board of this repository, whole.
+func checkAlertsAndBoard(t *testing.T, m manifests) {
+	t.Helper()
+	found := false
+	for _, document := range m.custom {
+		if !strings.Contains(document, "kind: PrometheusRule") {
+			continue
+		}
+		found = true
+		var object monitoringv1.PrometheusRule
+		if err := yaml.UnmarshalStrict([]byte(document), &object); err != nil {
+			t.Fatal(err)
+		}
+		var want monitoringv1.PrometheusRuleSpec
+		if err := yaml.UnmarshalStrict([]byte(parts.Read(t, "prometheus/weir.rules.yaml")), &want); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, object.Spec); diff != "" || len(want.Groups) < 3 || object.Labels["release"] != "prometheus" {
+			t.Errorf("labels %v, and alerts (-file +chart):\n%s", object.Labels, diff)
+		}
+	}
+	board := m.configMap(t, "edge-weir-board")
+	if !found || board.Labels["grafana_dashboard"] != "1" || board.Data["weir.json"] != parts.Read(t, "grafana/weir.json") {
+		t.Errorf("PrometheusRule: %t; the board has labels %v and %d bytes, want grafana/weir.json", found, board.Labels, len(board.Data["weir.json"]))
+	}
+}
+
 func TestTheChartPassesHelmsLint(t *testing.T) {
 	t.Parallel()
 	for name, values := range chartValues(t) {
@@ -244,7 +274,7 @@ func TestTheChartPassesHelmsLint(t *testing.T) {
 func TestALargeNumberInRulesOfTheChartStaysANumber(t *testing.T) {
 	t.Parallel()
 	m := release(t, weirChart, chartValues(t)["production"])
-	rules := m.configMaps[0].Data["edge.yaml"]
+	rules := m.configMap(t, "edge-weir-rules").Data["edge.yaml"]
 	if !strings.Contains(rules, "requests_per_unit: 10000000\n") {
 		t.Errorf("got the rules %s; want 10000000", rules)
 	}

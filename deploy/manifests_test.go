@@ -27,6 +27,7 @@ type manifests struct {
 	autoscaler *autoscalingv2.HorizontalPodAutoscaler
 	budget     *policyv1.PodDisruptionBudget
 	network    *networkingv1.NetworkPolicy
+	account    *corev1.ServiceAccount
 	configMaps []*corev1.ConfigMap
 	custom     []string // YAML documents, of custom resources and of the ConfigMaps, for crds
 }
@@ -92,6 +93,8 @@ func (m *manifests) add(t *testing.T, name string, document []byte) {
 		second, m.budget = m.budget != nil, object
 	case *networkingv1.NetworkPolicy:
 		second, m.network = m.network != nil, object
+	case *corev1.ServiceAccount:
+		second, m.account = m.account != nil, object
 	case *corev1.ConfigMap:
 		m.configMaps = append(m.configMaps, object)
 		m.custom = append(m.custom, string(document))

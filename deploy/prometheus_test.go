@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/common/promslog"
 	"github.com/prometheus/prometheus/model/rulefmt"
@@ -30,6 +31,29 @@ func rulesOfPrometheus(t *testing.T) []rulefmt.Rule {
 		all = append(all, g.Rules...)
 	}
 	return all
+}
+
+// TestEveryAlertHasItsStepsOnThePage holds that runbook_url leads to a heading, and that each
+// heading is of an alert.
+func TestEveryAlertHasItsStepsOnThePage(t *testing.T) {
+	t.Parallel()
+	const page = "https://github.com/weirproxy/weir/blob/main/docs/alerts.md#"
+	var alerts, headings []string
+	for _, r := range rulesOfPrometheus(t) {
+		if r.Alert == "" {
+			continue
+		}
+		alerts = append(alerts, r.Alert)
+		if got := r.Annotations["runbook_url"]; got != page+strings.ToLower(r.Alert) {
+			t.Errorf("%s: got the page %q, want %s and its name", r.Alert, got, page)
+		}
+	}
+	for _, m := range regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(parts.Read(t, "../docs/alerts.md"), -1) {
+		headings = append(headings, m[1])
+	}
+	if diff := cmp.Diff(alerts, headings); diff != "" || len(alerts) < 20 {
+		t.Errorf("alerts and headings (-alerts +headings):\n%s", diff)
+	}
 }
 
 // prometheusRules limits in shadow mode, with holders and without.
@@ -70,6 +94,7 @@ func scraped(t *testing.T) map[string]string {
 		if err != nil {
 			t.Fatal(err)
 		}
+		series[`up{job="`+job+`",instance="`+job+`:8080"}`] = "1" // of Prometheus itself
 		for _, m := range regexp.MustCompile(`(?m)^([a-z_]+)(?:\{(.*)\})? (\S+)$`).FindAllStringSubmatch(page, -1) {
 			series[fmt.Sprintf(`%s{%s}`, m[1], strings.Trim(m[2]+`,job="`+job+`",instance="`+job+`:8080"`, ","))] = m[3]
 		}

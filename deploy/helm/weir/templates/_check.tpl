@@ -15,9 +15,11 @@
 {{- fail (printf "podLabels has %s, by which the chart selects its pods" $key) }}
 {{- end }}
 {{- end }}
-{{- range $key, $value := .Values.serviceMonitor.labels }}
+{{- range $object := list "serviceMonitor" "prometheusRule" "board" }}
+{{- range $key, $value := (get $.Values $object).labels }}
 {{- if hasKey (include "weir.labels" $ | fromYaml) $key }}
-{{- fail (printf "serviceMonitor.labels has %s, which the chart sets" $key) }}
+{{- fail (printf "%s.labels has %s, which the chart sets" $object $key) }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- if and .Values.existingRules .Values.rules }}

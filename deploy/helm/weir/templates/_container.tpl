@@ -59,23 +59,12 @@
 {{- end }}
 {{- end }}
 
-{{/* Probes: Weir listens when its rules are loaded. Readiness may depend on Redis, start and life may not. */}}
+{{/* The probes and the security context of a container. */}}
 {{- define "weir.probes" -}}
-startupProbe:
-  httpGet: { path: /livez, port: weir-http }
-  periodSeconds: 1
-  failureThreshold: 30
-readinessProbe:
-  httpGet: { path: /readyz, port: weir-http }
-  periodSeconds: 5
-  failureThreshold: 2
-livenessProbe:
-  httpGet: { path: /livez, port: weir-http }
-  periodSeconds: 10
-  timeoutSeconds: 2
-  failureThreshold: 3
-securityContext:
-  allowPrivilegeEscalation: false
-  readOnlyRootFilesystem: true
-  capabilities: { drop: [ALL] }
+{{- range $name := list "startupProbe" "readinessProbe" "livenessProbe" "securityContext" }}
+{{- with get $.Values $name }}
+{{ $name }}:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
 {{- end }}

@@ -39,3 +39,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "weir.rulesName" -}}
 {{ default (printf "%s-rules" (include "weir.fullname" .)) .Values.existingRules }}
 {{- end }}
+
+{{/* The service account of the pod: "" is the default one of the namespace. */}}
+{{- define "weir.serviceAccount" -}}
+{{ default (ternary (include "weir.fullname" .) "" .Values.serviceAccount.create) .Values.serviceAccount.name }}
+{{- end }}

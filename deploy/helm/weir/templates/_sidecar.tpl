@@ -37,7 +37,7 @@ The pod has the volumes that the values under sidecar name, and weir.sidecarVolu
   {{- end }}
   ports:
   - { name: weir-http, containerPort: 8080 }
-  {{- include "weir.probes" . | nindent 2 }}
+  {{- include "weir.probes" . | indent 2 }}
   resources:
     {{- toYaml .Values.sidecar.resources | nindent 4 }}
   volumeMounts:
@@ -49,11 +49,17 @@ The pod has the volumes that the values under sidecar name, and weir.sidecarVolu
   {{- if eq .Values.sidecar.store "redis" }}
   {{- include "weir.redisMounts" . | nindent 2 }}
   {{- end }}
+  {{- with .Values.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end }}
 
-{{/* weir.sidecarVolumes is the volumes with the secrets of weir.sidecar; nothing without Redis and secrets. */}}
+{{/* weir.sidecarVolumes is the volumes with the secrets of weir.sidecar, and the extra ones. */}}
 {{- define "weir.sidecarVolumes" -}}
 {{- if eq .Values.sidecar.store "redis" }}
 {{- include "weir.redisVolumes" . }}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
 {{- end }}
 {{- end }}

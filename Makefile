@@ -11,7 +11,7 @@ MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
 TOOL := go tool -modfile=tools/go.mod
 MODULES := $(patsubst %/go.mod,%,$(wildcard ./go.mod ./*/go.mod ./*/*/go.mod))
 # The modules with Go code of ours that is linted and vetted; deploy/crds only pins modules.
-LINTED := . bench deploy tools
+LINTED := . bench conformance deploy tools
 IMAGE ?= weir
 # The version in binaries and images; a build without git says its own: make build VERSION=v1.2.3.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
@@ -113,6 +113,18 @@ e2e: ## Run the end-to-end tests, and some also over grpc-go; TESTFLAGS=-v names
 		run $(filter-out -count=1,$(GOTEST)) -count=1 $$(go list ./test/... | grep -v -e /test/parts -e /test/demo); \
 		run env -u RACE_DETECTOR WEIR_GRPC_SERVER=grpc $(filter-out -count=1,$(GOTEST)) -count=1 -short ./test/e2e ./test/hostile; \
 		ended
+
+.PHONY: conformance
+conformance: build ## Play the suite for rate limit services against both programs, with Redis where there is one
+	CGO_ENABLED=0 go -C conformance build -trimpath -o ../bin/rls-conformance ./rls-conformance
+	@$(FIND); $(RUN); redis=$${REDIS_SERVER:+--redis=$$REDIS_SERVER}; \
+		run bin/rls-conformance run --starter weir-sidecar --program bin/sidecar --profile weir $$redis $(ARGS); \
+		run bin/rls-conformance run --starter weir-ratelimit --program bin/ratelimit $$redis $(ARGS); \
+		ended
+
+.PHONY: conformance-mutants
+conformance-mutants: ## Play the suite against a service with deliberate faults: each case must fail on one (5 minutes)
+	@$(FIND); go -C conformance test -timeout 30m ./...
 
 .PHONY: bench
 bench: ## Run the benchmarks, and Weir against a bare gRPC server, through Envoy and with Redis (about 20 minutes); BENCH=regexp chooses, BENCHFLAGS and ARGS add

@@ -159,7 +159,7 @@ func (c *config) completeTLS() []error {
 // finish completes app.Config, and reads the certificates. The error joins every mistake. The parts
 // that a variable has switched off become zero.
 func (c *config) finish() error {
-	c.DrainTimeout, c.Legacy, c.Server.Original = drainTimeout, true, true
+	c.DrainTimeout, c.Legacy, c.Server.Original, c.Server.Reflection = drainTimeout, true, true, true
 	c.GRPC.Shared, c.HTTP.Shared, c.Socket.Mode = true, true, 0o660 // as the original
 	c.Rules.Hint = c.Rules.Paths[0] + ": " + rulesHint
 	c.finishRules()

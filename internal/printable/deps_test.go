@@ -7,5 +7,5 @@ import (
 )
 
 func TestDeps(t *testing.T) {
-	deptest.Check(t, deptest.Rules{Own: []string{"internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms", "pkg/descriptors"}})
+	deptest.Check(t, deptest.Rules{Own: []string{"internal/ranges", "internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms", "pkg/descriptors"}})
 }

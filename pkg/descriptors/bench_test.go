@@ -85,3 +85,41 @@ func BenchmarkLoad(b *testing.B) {
 		_ = rules.Hash() // as a reload does
 	}
 }
+
+// BenchmarkMatchOfForms is 10,000 rules of keys that have 20 descriptors each: texts with `*`, or
+// all forms of match in turn. The entries lead to each form equally often, and past the others.
+func BenchmarkMatchOfForms(b *testing.B) {
+	const keys, each = 500, 20
+	forms := [...]struct{ plain, mixed, value string }{
+		{"value: \"/a%d/*\"", "match: {prefix: /a%d/}", "/a%d/x"},
+		{"value: \"/b%d/*/x\"", "match: {path: \"/b%d/{id}/x\"}", "/b%d/7/x"},
+		{"value: \"/c%d/*\"", "match: {regex: \"/c%d/[0-9]+\"}", "/c%d/12"},
+		{"value: \"10.%d.*\"", "match: {cidr: [10.%d.0.0/16]}", "10.%d.1.2"},
+		{"value: \"d%d*\"", "match: {any_of: [d%d, {prefix: e%[1]d}]}", "d%d"},
+	}
+	for _, mixed := range []bool{false, true} {
+		b.Run(fmt.Sprintf("mixed=%t", mixed), func(b *testing.B) {
+			var doc strings.Builder
+			doc.WriteString("domain: edge\ndescriptors:\n")
+			var all [][]Entry
+			for k := range keys {
+				for i := range each {
+					f := forms[i%len(forms)]
+					pattern := f.plain
+					if mixed {
+						pattern = f.mixed
+					}
+					fmt.Fprintf(&doc, "- {key: k%d, "+pattern+", rate_limit: {unit: second, requests_per_unit: 1}}\n", k, i)
+					all = append(all, []Entry{{fmt.Sprint("k", k), fmt.Sprintf(f.value, i)}})
+				}
+			}
+			domain := load(b, doc.String()).Domain("edge")
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if domain.Match(all[i*7919%len(all)]) == nil {
+					b.Fatal("no rule matched")
+				}
+			}
+		})
+	}
+}

@@ -48,7 +48,7 @@ func (r *Rules) Follow(older *Rules) (all []Followed) {
 // sameLevels reports whether a descriptor has the same part of its key under both rules.
 func (r *Rule) sameLevels(other *Rule) bool {
 	return slices.EqualFunc(r.Levels, other.Levels, func(a, b Level) bool {
-		return a.Key == b.Key && a.Value == b.Value && a.ShareThreshold == b.ShareThreshold
+		return a.Key == b.Key && a.Value == b.Value && (a.Match == nil) == (b.Match == nil) && a.ShareThreshold == b.ShareThreshold
 	})
 }
 

@@ -89,15 +89,15 @@ func (t *tree) level(v value, fs fields) (Level, bool) {
 		t.fail(at, "is missing or empty, must be the key of an entry, as Envoy sends it")
 		ok = false
 	}
-	value, valueAt, isText := t.textOf(fs, v, "value")
-	ok = ok && isText
+	value, valueAt, isText := t.valueOf(fs, v)
 	l := Level{Key: key, Value: value, ValueToMetric: t.flag(fs, "value_to_metric"), ShareThreshold: t.flag(fs, "share_threshold")}
 	t.checkBlanks(at, key)
-	t.checkValue(valueAt, l)
+	t.checkValue(valueAt, value, key)
+	ok = t.levelMatch(fs, &l) && isText && ok
 	if value == "" && strings.Contains(key, "*") {
 		t.warn(at, at.line, "a `*` in a key is a plain character: only values have wildcards")
 	}
-	if !l.ShareThreshold || !ok || strings.Contains(value, "*") {
+	if !l.ShareThreshold || !ok || strings.Contains(value, "*") || l.Match != nil {
 		return l, ok
 	}
 	l.ShareThreshold = false
@@ -110,19 +110,42 @@ func (t *tree) level(v value, fs fields) (Level, bool) {
 	return l, true
 }
 
+// valueOf decodes the value of a descriptor, as textOf does.
+func (t *tree) valueOf(fs fields, v value) (text string, at value, ok bool) {
+	at, given := fs.get("value")
+	if !given || at.node.Kind == yaml.ScalarNode || t.beyond(at) {
+		return t.textOf(fs, v, "value")
+	}
+	meant := "a pattern is match: {prefix: /api/}, in place of value"
+	if at.node.Kind == yaml.SequenceNode {
+		meant = "one of several values is match: {any_of: [a, b]}, in place of value"
+	}
+	t.fail(at, "is %s, must be text: %s", kind(at), meant)
+	return "", at, false
+}
+
 // add puts a node below its parent, which must not have a child of the same key and value yet.
 func (t *tree) add(v value, fs fields, parent, child *node, l Level, label string) {
 	b := parent.branchOf(l.Key)
-	if first := b.find(l.Value); first != nil {
+	if first := b.find(&l); first != nil {
 		t.fail(v, "%s is given twice%s: descriptors side by side must differ in key or value", quote(label), t.where(", first", first.rule))
 		return
 	}
-	at, ok := fs.get("value")
-	if !ok {
-		at = v
+	at := v
+	for _, key := range [...]string{"value", "match"} {
+		if given, ok := fs.get(key); ok {
+			at = given
+		}
 	}
-	t.checkReach(at, b, l.Value, child.rule)
-	b.add(l.Value, child)
+	if l.Match != nil {
+		if b.regexSize += l.Match.size; b.regexSize > maxRegexTotal {
+			t.fail(at, "is one regular expression too many: all of one key side by side have %d instructions, must have at most %d",
+				b.regexSize, maxRegexTotal)
+			return
+		}
+	}
+	t.checkReach(at, b, &l, child.rule)
+	b.add(&l, child)
 }
 
 // metadata decodes a map of anything that JSON knows; nil for null.
@@ -195,24 +218,27 @@ func (t *tree) jsonNumber(v value) any {
 const maxCovers = 1000
 
 // checkReach warns when earlier siblings match everything that a new one matches.
-func (t *tree) checkReach(at value, b *branch, value string, rule *Rule) {
-	if value != "" && !strings.Contains(value, "*") {
+func (t *tree) checkReach(at value, b *branch, l *Level, rule *Rule) {
+	isText := l.Match == nil
+	if isText && l.Value != "" && !strings.Contains(l.Value, "*") {
 		return
 	}
-	// A key without a value comes after all its wildcards, wherever it stands.
-	if value != "" && strings.Trim(value, "*") == "" && b.rest != nil && (b.rest.rule.Holds() || !rule.Holds()) {
+	// A key without a value comes after all its patterns, wherever it stands.
+	if isText && l.Value != "" && strings.Trim(l.Value, "*") == "" && b.rest != nil && (b.rest.rule.Holds() || !rule.Holds()) {
 		t.warn(at, at.line, "matches every value, so that the key without a value%s is never reached", line(", in line %d,", b.rest.rule.Line))
 	}
-	for _, w := range b.wildcards[:min(len(b.wildcards), maxCovers)] {
-		earlier := w.node.rule
-		covers := value == "" && w.matches("*") || value != "" && w.matches(value)
-		if !covers || earlier.Holds() && !rule.Holds() { // descriptors without a holder pass the earlier one by
+	for i := range b.patterns[:min(len(b.patterns), maxCovers)] {
+		earlier := b.patterns[i].node.rule
+		if !b.patterns[i].covers(l) || earlier.Holds() && !rule.Holds() { // descriptors without a holder pass the earlier one by
 			continue
 		}
-		pattern, where := quote(earlier.Levels[len(earlier.Levels)-1].Value), t.where("", earlier)
-		if value == "" {
+		pattern, where := b.patterns[i].shown(), t.where("", earlier)
+		switch {
+		case !isText:
+			t.warn(at, at.line, "is never reached: every value that it matches goes to %s%s, which comes first", pattern, where)
+		case l.Value == "":
 			t.warn(at, at.line, "is never reached without a value: %s%s matches every value", pattern, where)
-		} else {
+		default:
 			t.warn(at, at.line, "is reached by its own text only: every other value that it matches goes to %s%s, which comes first",
 				pattern, where)
 		}
@@ -281,42 +307,6 @@ func (t *tree) checkFlags(fs fields, rule *Rule, below []*Rule) {
 	check("shadow_mode", func(r *Rule) bool { return r.Shadow })
 	check("quota_mode", func(r *Rule) bool { return r.Quota })
 	check("group", func(r *Rule) bool { return r.Group.Rank > 0 })
-}
-
-// checkBlanks warns about blanks around a text that requests must equal.
-func (t *tree) checkBlanks(at value, text string) {
-	if plain := strings.TrimSpace(text); plain != text {
-		t.warn(at, at.line, "has blanks around it, which a request must send too: probably %s is meant", quote(plain))
-	}
-}
-
-// checkValue warns about a value that looks like a range or an expression: only `*` has a meaning.
-func (t *tree) checkValue(at value, l Level) {
-	t.checkBlanks(at, l.Value)
-	switch {
-	case looksLikeRange(l.Value) && l.Key != maskedAddress:
-		t.warn(at, at.line, "is compared as text, so that no address in the range matches: Envoy's action masked_remote_address "+
-			"sends the range of a client under the key %s", maskedAddress)
-	case looksLikeRegex(l.Value):
-		t.warn(at, at.line, "is compared as text, not as a regular expression: only `*` stands for other text. Envoy can match "+
-			"the expression, in an action header_value_match or in a route, and send a plain value")
-	}
-}
-
-// maskedAddress is the key of Envoy's action of that name. The values are ranges.
-const maskedAddress = "masked_remote_address"
-
-func looksLikeRange(value string) bool {
-	address, bits, ok := strings.Cut(value, "/")
-	return ok && bits != "" && len(bits) <= 3 && strings.Trim(bits, "0123456789") == "" &&
-		strings.Trim(address, "0123456789abcdefABCDEF.:") == "" && (strings.Count(address, ".") == 3 || strings.Count(address, ":") > 1)
-}
-
-// looksLikeRegex reports a part that is frequent in regular expressions and rare elsewhere.
-func looksLikeRegex(value string) bool {
-	parts := []string{`\d`, `\w`, `\s`, `\.`, `\/`, "/.*", ".+", "]+", ")+", "[0-9", "[a-z", "[A-Z", "[^", "(?"}
-	return strings.HasPrefix(value, "^") || len(value) > 1 && strings.HasSuffix(value, "$") ||
-		slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(value, p) })
 }
 
 func (t *tree) checkReplaces() {

@@ -84,9 +84,10 @@ type Group struct {
 // Level is the part of a rule about one entry.
 type Level struct {
 	Key            string
-	Value          string // as configured, perhaps with wildcards; "" for a key alone
-	ShareThreshold bool   // share_threshold: all values that match Value share one count
-	ValueToMetric  bool   // value_to_metric: metrics carry the value of the entry
+	Value          string   // as configured, perhaps with wildcards; "" for a key alone; the text of Match
+	Match          *Matcher // in place of a text under value; nil without
+	ShareThreshold bool     // share_threshold: all values that match Value share one count
+	ValueToMetric  bool     // value_to_metric: metrics carry the value of the entry
 }
 
 // appendMeaning appends all exported fields except ID, File and Line, and Priced, which the limits
@@ -116,6 +117,9 @@ func (r *Rule) appendMeaning(dst []byte) []byte {
 	for _, l := range r.Levels {
 		dst = appendSized(dst, l.Key)
 		dst = appendSized(dst, l.Value)
+		if l.Match != nil {
+			dst = l.Match.appendMeaning(append(dst, hasMatch))
+		}
 		dst = appendFlags(dst, l.ShareThreshold, l.ValueToMetric)
 	}
 	return appendSized(appendSized(dst, r.Begin), r.End)
@@ -200,8 +204,9 @@ func (r *Rule) Detailed() bool { return r.detailed }
 // `key_value`, joined by ".". The rule must match the descriptor. With detailed_metric of the rule
 // or value_to_metric of a level, the value comes from the entry. Otherwise the value is as
 // configured: the pattern of a wildcard, nothing for a key alone. A level with share_threshold
-// always shows the pattern. The entry that names a holder is left out. envoyproxy/ratelimit uses
-// the same names, behind the domain.
+// always shows the pattern. A level with a path template, or with group_by, shows the template or
+// the subnet in place of the value. The entry that names a holder is left out.
+// envoyproxy/ratelimit uses the same names, behind the domain.
 //
 // The text is for people: two descriptors may have the same text, and values may hold any bytes.
 func (r *Rule) AppendMetricValue(dst []byte, entries []Entry) []byte {
@@ -218,8 +223,11 @@ func (r *Rule) AppendMetricValue(dst []byte, entries []Entry) []byte {
 // appendLevel appends the text of one level: `key_value`, or the key alone when there is no value.
 func (r *Rule) appendLevel(dst []byte, i int, e Entry) []byte {
 	if i < len(r.Levels) {
-		if l := &r.Levels[i]; l.ShareThreshold || !r.DetailedMetric && !l.ValueToMetric {
+		switch l := &r.Levels[i]; {
+		case l.ShareThreshold || !r.DetailedMetric && !l.ValueToMetric:
 			e.Value = l.Value
+		case l.Match != nil:
+			return l.Match.appendCounted(append(append(dst, e.Key...), '_'), e.Value)
 		}
 	}
 	dst = append(dst, e.Key...)

@@ -29,6 +29,8 @@ const (
 	selectorLevelForm // an element of path
 	overlaySetForm    // set
 	scheduleForm      // an element of schedule
+	matchForm         // match, and a pattern in it
+	groupForm         // group_by of a match
 )
 
 // isOwn reports whether only Weir knows the map.
@@ -47,7 +49,7 @@ func (f form) keys() (original, own []string) {
 		return []string{
 			"key", "value", "rate_limit", "descriptors", "shadow_mode", "quota_mode", "detailed_metric", "value_to_metric",
 			"share_threshold", "metadata",
-		}, []string{"rate_limits", "on_store_error", "group"}
+		}, []string{"match", "rate_limits", "on_store_error", "group"}
 	case limitForm, ownLimitForm, defaultForm:
 		original = []string{"requests_per_unit", "unit", "unlimited", "name", "replaces"}
 		own = []string{"unit_multiplier", "period", "algorithm", "burst", "count_rejected", "on_store_error", "sharing", "warn_at", "align", "schedule"}
@@ -73,6 +75,10 @@ func (f form) keys() (original, own []string) {
 		return nil, []string{
 			"algorithm", "burst", "align", "count_rejected", "hold", "sharing", "on_store_error", "warn_at", "group",
 		}
+	case matchForm:
+		return nil, []string{"prefix", "regex", "path", "cidr", "cidr_file", "not", "any_of", "count_by", "group_by"}
+	case groupForm:
+		return nil, []string{"v4", "v6"}
 	case pricesForm:
 		return nil, []string{"table", "unknown"}
 	case alignForm:
@@ -97,8 +103,11 @@ func home(key string) (name string, original bool) {
 		descriptorForm: "a descriptor", limitForm: "a rate_limit", documentForm: "the document itself", holdForm: "the hold of a rate_limit",
 		alignForm: "the align of a rate_limit", pricesForm: "the prices of a rate_limit",
 		estimateForm: "the estimate of a hold", learnedForm: "the learned of an estimate", scheduleForm: "the schedule of a rate_limit",
+		matchForm: "the match of a descriptor", groupForm: "the group_by of a match",
 	}
-	for _, f := range []form{descriptorForm, limitForm, documentForm, holdForm, alignForm, pricesForm, estimateForm, learnedForm, scheduleForm} {
+	for _, f := range []form{
+		descriptorForm, limitForm, documentForm, holdForm, alignForm, pricesForm, estimateForm, learnedForm, scheduleForm, matchForm, groupForm,
+	} {
 		switch original, own := f.keys(); {
 		case slices.Contains(original, key):
 			return homes[f], true
@@ -143,6 +152,8 @@ func (r *reader) fields(v value, f form) (fields, bool) {
 			r.failKey(x.value, x.keyLine, "belongs in %s, must not be here", name)
 		case words != "":
 			r.failKey(x.value, x.keyLine, "is a word of another product, must be %s", words)
+		case meantKey(f, x.key) != "":
+			r.failKey(x.value, x.keyLine, "is not a key that is known here: %s", meantKey(f, x.key))
 		case near != "":
 			r.failKey(x.value, x.keyLine, "is not a key that is known here, did you mean %s?", near)
 		default:

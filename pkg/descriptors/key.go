@@ -50,8 +50,10 @@ func AppendKey(dst []byte, domain string, entries []Entry, limit *Limit) []byte 
 // AppendKey appends to dst the key of a charge for one of the rule's limits, made by a descriptor
 // that the rule matches. The function [AppendKey] makes the same key, except at a level with
 // share_threshold: there the pattern replaces the value, with a mark of its own ("6*free_*" for
-// "6:free_a"). So all values of the pattern share one count, and a rule that does not share keeps
-// its own count for the value "free_*".
+// "6:free_a"). The pattern of a match has another mark, as in "15~{prefix: free_}". So all values
+// of the pattern share one count, and a rule that does not share keeps its own count for "free_*".
+// A level with a path template, or with group_by, has the template or the subnet in place of the
+// value, as in "10~10.1.2.0/24".
 //
 // The entry that names a holder is not part of the key: all holders share one count.
 func (r *Rule) AppendKey(dst []byte, domain string, entries []Entry, limit *Limit) []byte {
@@ -70,10 +72,10 @@ func appendKey(dst []byte, domain string, levels []Level, entries []Entry, limit
 	dst = appendText(dst, ':', domain)
 	for i := range entries {
 		dst = appendText(append(dst, '|'), ':', entries[i].Key)
-		if i < len(levels) && levels[i].ShareThreshold {
-			dst = appendText(append(dst, '='), '*', levels[i].Value)
+		if dst = append(dst, '='); i < len(levels) && (levels[i].ShareThreshold || levels[i].Match != nil) {
+			dst = levels[i].appendValue(dst, entries[i].Value)
 		} else {
-			dst = appendText(append(dst, '='), ':', entries[i].Value)
+			dst = appendText(dst, ':', entries[i].Value)
 		}
 	}
 	return append(dst, limit.suffix...)
@@ -98,7 +100,7 @@ func KeyBase(key []byte) []byte {
 		if _, mark, rest = cutText(rest[1:]); mark != ':' || len(rest) == 0 || rest[0] != '=' {
 			return nil
 		}
-		if _, mark, rest = cutText(rest[1:]); mark == '*' {
+		if _, mark, rest = cutText(rest[1:]); mark == '*' || mark == '~' {
 			mark = ':' // a pattern
 		}
 	}
@@ -145,7 +147,7 @@ func cutText(key []byte) (text []byte, mark byte, rest []byte) {
 	if digits == 0 || digits > maxDigits || digits > 1 && key[0] == '0' || len(key)-digits-1 < length {
 		return nil, 0, nil
 	}
-	if mark = key[digits]; mark != ':' && mark != '*' {
+	if mark = key[digits]; mark != ':' && mark != '*' && mark != '~' {
 		return nil, 0, nil
 	}
 	text, rest = key[digits+1:digits+1+length:digits+1+length], key[digits+1+length:]

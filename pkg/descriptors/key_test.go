@@ -55,7 +55,7 @@ func readKey(key string) (c counted, err error) {
 		}
 		key = key[1:]
 		var mark byte
-		e.Value, mark = text(":*")
+		e.Value, mark = text(":*~")
 		e.Shared = mark == '*'
 		c.Entries = append(c.Entries, e)
 	}

@@ -57,6 +57,7 @@ const (
 	hasEstimate = 7
 	givesBack   = 8
 	hasSchedule = 9
+	hasMatch    = 10 // of a level
 )
 
 // appendMeaning appends all exported fields of a limit in a rule, and the meaning of its table.

@@ -19,7 +19,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms"},
+		Own:   []string{"internal/ranges", "internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms"},
 		Third: []string{"go.yaml.in/yaml/v3"},
 		Never: []string{"google.golang.org/grpc", "google.golang.org/protobuf", "github.com/spf13/viper", "os", "net"},
 	})

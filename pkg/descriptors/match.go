@@ -14,9 +14,19 @@ type node struct {
 
 // branch is the sibling descriptors of one key.
 type branch struct {
-	exact     map[string]*node // by value; a wildcard too, by its own text, so that this text finds the wildcard first
-	wildcards []wildcard       // in file order
-	rest      *node            // the descriptor without a value; may be nil
+	exact    map[string]*node // by value; a wildcard too, by its own text, so that this text finds the wildcard first
+	patterns []pattern        // in file order
+	rest     *node            // the descriptor without a value; may be nil
+
+	matchers  map[string]*node // the patterns that have match, by its text
+	regexSize int              // instructions of all regular expressions
+}
+
+// pattern is a wildcard, or a match, and the node that its values lead to.
+type pattern struct {
+	wildcard          // all that match have it
+	test     *Matcher // the match; nil where the wildcard is all of the pattern
+	node     *node
 }
 
 // wildcard is a value with at least one `*`, each of which stands for zero or more characters.
@@ -25,18 +35,17 @@ type wildcard struct {
 	middle   []string // between two `*`, none empty
 	suffix   string   // from the last `*`
 	shortest int      // length of the shortest value that matches
-	node     *node
 }
 
 // Match returns the rule of the descriptor with these entries, nil without a match or without
 // entries. Match does not fall back to [Domain.Default]. A rule without limits means that the
 // descriptor is known and not limited.
 //
-// The search enters one node per entry, from the root of the tree: the exact key and value, else
-// the first wildcard of the key in file order that the value matches, else the key without a value.
-// The search never goes back. The node of the last entry has the rule. Keys and values are compared
-// byte by byte; a `*` in a key is a plain character. Match does not allocate. Its cost depends on
-// the number of wildcards of one key under one parent, not on the number of rules.
+// The search enters one node per entry, from the root of the tree: the exact key and value. Else
+// the first wildcard or match of the key in file order that the value matches, else the key without
+// a value. The search never goes back. The node of the last entry has the rule. Keys and values are
+// compared byte by byte; a `*` in a key is a plain character. Match does not allocate. The
+// cost depends on the number of patterns of one key under one parent, not on the number of rules.
 //
 // A rule with Begin and End matches only descriptors with one more entry, the last, with one of
 // these keys. The last entry of any other descriptor passes such a rule by, and may lead to a
@@ -89,15 +98,29 @@ func (n *node) next(key, value string, last bool) *node {
 	if m := b.exact[value]; m != nil && !(last && m.rule.Holds()) {
 		return m
 	}
-	for i := range b.wildcards {
-		if w := &b.wildcards[i]; w.matches(value) && !(last && w.node.rule.Holds()) {
-			return w.node
+	for i := range b.patterns {
+		p := &b.patterns[i]
+		if p.wildcard.matches(value) && (p.test == nil || p.tests(value, last)) && !(last && p.node.rule.Holds()) {
+			return p.node
 		}
 	}
 	if b.rest != nil && last && b.rest.rule.Holds() {
 		return nil
 	}
 	return b.rest
+}
+
+// tests reports whether a value matches the match of the pattern. A value that may match goes to a
+// rule with limits, and passes a rule without limits by. No length of a value frees it from limits.
+func (p *pattern) tests(value string, last bool) bool {
+	switch p.test.test(value) {
+	case yes:
+		return true
+	case maybe:
+		return len(p.node.rule.Limits) > 0 || !last && p.node.keys != nil
+	default:
+		return false
+	}
 }
 
 // branchOf returns the branch of a key, and makes a missing one.
@@ -117,29 +140,96 @@ func (n *node) branchOf(key string) *branch {
 	return b
 }
 
-// find returns the node of a value as configured, "" for the key alone, or nil.
-func (b *branch) find(value string) *node {
-	if value == "" {
+// find returns the node of a level as configured, or nil.
+func (b *branch) find(l *Level) *node {
+	switch {
+	case l.Match != nil:
+		return b.matchers[l.Value]
+	case l.Value == "":
 		return b.rest
+	default:
+		return b.exact[l.Value]
 	}
-	return b.exact[value]
 }
 
-// add adds the node of a value as configured; "" is the key alone.
-func (b *branch) add(value string, n *node) {
-	if value == "" {
+// add adds the node of a level as configured.
+func (b *branch) add(l *Level, n *node) {
+	if l.Match == nil && l.Value == "" {
 		b.rest = n
 		return
 	}
-	if b.exact == nil {
-		b.exact = make(map[string]*node)
+	nodes := &b.exact
+	if l.Match != nil {
+		nodes = &b.matchers
 	}
-	b.exact[value] = n
-	if strings.Contains(value, "*") {
-		w := newWildcard(value)
-		w.node = n
-		b.wildcards = append(b.wildcards, w)
-		n.rule.rank = int32(len(b.wildcards))
+	if *nodes == nil {
+		*nodes = make(map[string]*node)
+	}
+	(*nodes)[l.Value] = n
+	p := pattern{node: n}
+	switch {
+	case l.Match != nil:
+		if p.wildcard, p.test = l.Match.wildcard, l.Match; l.Match.kind == prefixMatcher {
+			p.test = nil
+		}
+	case strings.Contains(l.Value, "*"):
+		p.wildcard = newWildcard(l.Value)
+	default:
+		return
+	}
+	b.patterns = append(b.patterns, p)
+	n.rule.rank = int32(len(b.patterns))
+}
+
+// nodes yields the nodes of all values and patterns, a wildcard once.
+func (b *branch) nodes(yield func(*node) bool) {
+	if b.rest != nil && !yield(b.rest) {
+		return
+	}
+	for _, some := range [...]map[string]*node{b.exact, b.matchers} {
+		for _, n := range some {
+			if !yield(n) {
+				return
+			}
+		}
+	}
+}
+
+// matcher returns the pattern by itself.
+func (p *pattern) matcher() *Matcher {
+	if l := p.level(); l.Match != nil {
+		return l.Match
+	}
+	return &Matcher{kind: wildcardMatcher, value: p.level().Value, wildcard: p.wildcard}
+}
+
+// level returns the level of the pattern as configured.
+func (p *pattern) level() *Level {
+	levels := p.node.rule.Levels
+	return &levels[len(levels)-1]
+}
+
+// shown returns the pattern for a message.
+func (p *pattern) shown() string {
+	if l := p.level(); l.Match == nil || len(l.Value) > maxShown {
+		return quote(l.Value)
+	}
+	return p.level().Value
+}
+
+// covers reports whether the pattern surely matches every value that a level matches.
+func (p *pattern) covers(l *Level) bool {
+	switch {
+	case l.Match != nil:
+		return p.matcher().covers(l.Match)
+	case p.test != nil:
+		return l.Value != "" && p.test.covers(newTextMatcher(l.Value))
+	case l.Value == "":
+		return p.shortest == 0
+	case p.level().Match != nil:
+		return strings.HasPrefix(newWildcard(l.Value).prefix, p.prefix)
+	default:
+		return p.wildcard.matches(l.Value)
 	}
 }
 

@@ -134,8 +134,8 @@ func (r *Rules) movedSince(older *Rules) map[string]map[string]bool {
 	return moved
 }
 
-// movedSince adds to moved the paths of rules at or below wildcards that have changed places. Two
-// wildcards have changed places if the same value can match both, and the other one now comes
+// movedSince adds to moved the paths of rules at or below patterns that have changed places. Two
+// patterns have changed places if the same value can match both, and the other one now comes
 // first.
 func (n *node) movedSince(older *node, moved map[string]bool) {
 	for key, is := range n.keys {
@@ -143,30 +143,27 @@ func (n *node) movedSince(older *node, moved map[string]bool) {
 		if was == nil {
 			continue
 		}
-		if is.rest != nil && was.rest != nil {
-			is.rest.movedSince(was.rest, moved)
-		}
-		for value, child := range is.exact {
-			if before := was.exact[value]; before != nil {
+		for child := range is.nodes {
+			levels := child.rule.Levels
+			if before := was.find(&levels[len(levels)-1]); before != nil {
 				child.movedSince(before, moved)
 			}
 		}
-		for _, w := range displaced(is.wildcards, was) {
-			w.node.addPaths(moved)
+		for _, p := range displaced(is.patterns, was) {
+			p.node.addPaths(moved)
 		}
 	}
 }
 
-// displaced returns the wildcards that have changed places with another one since an older branch.
+// displaced returns the patterns that have changed places with another one since an older branch.
 // The work is an insertion sort: a step for each pair that has changed places. After maxCovers
 // steps for each wildcard, displaced does not look any more whether the same value can match both.
-func displaced(wildcards []wildcard, older *branch) (all []*wildcard) {
-	var common []*wildcard
+func displaced(patterns []pattern, older *branch) (all []*pattern) {
+	var common []*pattern
 	var ranks []int // in the older set
-	for i := range wildcards {
-		rule := wildcards[i].node.rule
-		if before := older.exact[rule.Levels[len(rule.Levels)-1].Value]; before != nil {
-			common, ranks = append(common, &wildcards[i]), append(ranks, int(before.rule.rank))
+	for i := range patterns {
+		if before := older.find(patterns[i].level()); before != nil {
+			common, ranks = append(common, &patterns[i]), append(ranks, int(before.rule.rank))
 		}
 	}
 	var sorted []int                    // indexes, by their ranks
@@ -175,7 +172,7 @@ func displaced(wildcards []wildcard, older *branch) (all []*wildcard) {
 		at := len(sorted)
 		for ; at > 0 && ranks[sorted[at-1]] > ranks[i]; at-- {
 			j := sorted[at-1]
-			if common[i].overlaps(common[j]) {
+			if common[i].overlaps(&common[j].wildcard) {
 				places[i], places[j] = true, true
 			}
 			if steps--; steps < 0 {
@@ -192,8 +189,8 @@ func displaced(wildcards []wildcard, older *branch) (all []*wildcard) {
 	return all
 }
 
-// outOfOrder returns the wildcards with a larger rank before them or a smaller one after them.
-func outOfOrder(all []*wildcard, ranks []int) (some []*wildcard) {
+// outOfOrder returns the patterns with a larger rank before them or a smaller one after them.
+func outOfOrder(all []*pattern, ranks []int) (some []*pattern) {
 	smallest := make([]int, len(ranks)+1) // from here on
 	smallest[len(ranks)] = math.MaxInt
 	for i := len(ranks) - 1; i >= 0; i-- {
@@ -212,10 +209,7 @@ func outOfOrder(all []*wildcard, ranks []int) (some []*wildcard) {
 func (n *node) addPaths(to map[string]bool) {
 	to[n.rule.Path] = true
 	for _, b := range n.keys {
-		if b.rest != nil {
-			b.rest.addPaths(to)
-		}
-		for _, child := range b.exact {
+		for child := range b.nodes {
 			child.addPaths(to)
 		}
 	}

@@ -111,7 +111,12 @@ func TestEachFieldIsPartOfTheMeaning(t *testing.T) {
 		case reflect.String:
 			v.SetString("x")
 		case reflect.Pointer:
-			v.Set(reflect.ValueOf(must.Get(algorithms.NewCalendar(algorithms.CalendarSpec{Unit: algorithms.CalendarDay, Count: 1}))(t)))
+			switch v.Type() {
+			case reflect.TypeFor[*Matcher]():
+				v.Set(reflect.ValueOf(newPrefix("/api/")))
+			default:
+				v.Set(reflect.ValueOf(must.Get(algorithms.NewCalendar(algorithms.CalendarSpec{Unit: algorithms.CalendarDay, Count: 1}))(t)))
+			}
 		default:
 			v.Set(reflect.ValueOf(1).Convert(v.Type()))
 		}

@@ -76,11 +76,13 @@ func line(format string, n int) string {
 	return fmt.Sprintf(format, n)
 }
 
+// maxShown bounds a text of a document in a message, in bytes.
+const maxShown = 80
+
 // quote quotes a text of a document for a message, and cuts a long text.
 func quote(s string) string {
-	const longest = 80
-	if len(s) > longest {
-		return fmt.Sprintf("%q…", strings.ToValidUTF8(s[:longest], ""))
+	if len(s) > maxShown {
+		return fmt.Sprintf("%q…", strings.ToValidUTF8(s[:maxShown], ""))
 	}
 	return fmt.Sprintf("%q", s)
 }

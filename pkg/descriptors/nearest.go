@@ -161,9 +161,11 @@ func (b *branch) addTo(c *candidates, key string, like func(value string) string
 			c.addMeant(key+"="+value, like(value))
 		}
 	}
-	for value := range b.exact {
-		if !slices.Contains(meant, value) && !c.add(key+"="+value, like(value)) {
-			return
+	for _, values := range [...]map[string]*node{b.exact, b.matchers} {
+		for value := range values {
+			if !slices.Contains(meant, value) && !c.add(key+"="+value, like(value)) {
+				return
+			}
 		}
 	}
 }
@@ -265,13 +267,15 @@ const (
 	NoHolder               // as NoMatch: the only rules that match the last entry need more entries: a holder, and a usage if they are priced
 	Tokens                 // the usage of a descriptor of a priced rule
 	Pair                   // as Begin, and the holder begins or ends
+	Matched                // as Wildcard, for a match: the first in file order
 )
 
 // Step is the search for one entry of a descriptor in the tree of a domain.
 type Step struct {
 	Entry   Entry
 	Reason  Reason
-	Pattern string // the value as configured, of a Wildcard
+	Pattern string // the value as configured, of a Wildcard or a Matched
+	Why     string // of a Matched: the part of the pattern that the value matches; "" without parts
 	Rule    *Rule  // of the node that the entry led to; nil for NoMatch; of NoHolder, the rule that needs a holder
 }
 
@@ -283,6 +287,12 @@ func (s Step) String() string {
 		return entry + ": exact value"
 	case Wildcard:
 		return fmt.Sprintf("%s: wildcard %s", entry, s.Pattern)
+	case Matched:
+		text := fmt.Sprintf("%s: match %s", entry, s.Pattern)
+		if s.Why != "" {
+			text += ": " + s.Why
+		}
+		return text
 	case KeyOnly:
 		return entry + ": key only"
 	case Begin:
@@ -339,7 +349,10 @@ func (d *Domain) Trace(entries []Entry) []Step {
 		case b.rest == next:
 			s.Reason = KeyOnly
 		default:
-			s.Reason, s.Pattern = Wildcard, next.rule.Levels[len(next.rule.Levels)-1].Value
+			l := &next.rule.Levels[len(next.rule.Levels)-1]
+			if s.Reason, s.Pattern = Wildcard, l.Value; l.Match != nil {
+				s.Reason, s.Why = Matched, l.Match.why(e.Value)
+			}
 		}
 		steps = append(steps, s)
 		n = next

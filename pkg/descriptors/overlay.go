@@ -22,7 +22,7 @@ type overlayEntry struct {
 	file string
 	line int
 
-	domain, name *pattern // nil: any
+	domain, name *glob // nil: any
 	path         []overlayLevel
 	deeper       bool // path ends in `**`: more entries may follow
 	unit         Unit // UnitUnknown: any
@@ -36,19 +36,19 @@ type overlayEntry struct {
 }
 
 // overlayLevel matches an entry of a descriptor.
-type overlayLevel struct{ key, value *pattern } // nil: any
+type overlayLevel struct{ key, value *glob } // nil: any
 
 // maxOverlay bounds the entries of all overlay files. Each limit is compared with all of them.
 const maxOverlay = 1000
 
-// pattern is a text in which each `*` stands for zero or more characters.
-type pattern struct {
+// glob is a text in which each `*` stands for zero or more characters.
+type glob struct {
 	text string
 	wild wildcard // with a `*` in the text
 }
 
-func newPattern(text string) *pattern {
-	p := &pattern{text: text}
+func newGlob(text string) *glob {
+	p := &glob{text: text}
 	if strings.Contains(text, "*") {
 		p.wild = newWildcard(text)
 	}
@@ -56,7 +56,7 @@ func newPattern(text string) *pattern {
 }
 
 // covers reports whether a pattern, or its absence, matches a text.
-func (p *pattern) covers(text string) bool {
+func (p *glob) covers(text string) bool {
 	return p == nil || p.text == text || strings.Contains(p.text, "*") && p.wild.matches(text)
 }
 
@@ -128,7 +128,7 @@ func (r *reader) readSelector(item value, entry fields, e *overlayEntry) {
 	if len(fs) == 0 {
 		r.fail(at, "has no key, must have domain, path, name or unit")
 	}
-	text := func(key string) *pattern {
+	text := func(key string) *glob {
 		v, given := fs.get(key)
 		if !given {
 			return nil
@@ -137,7 +137,7 @@ func (r *reader) readSelector(item value, entry fields, e *overlayEntry) {
 		if ok && s == "" {
 			r.fail(v, "is empty, must be a text, in which `*` stands for other text")
 		}
-		return newPattern(s)
+		return newGlob(s)
 	}
 	e.domain, e.name = text("domain"), text("name")
 	if v, given := fs.get("unit"); given {
@@ -169,17 +169,17 @@ func (r *reader) readSelector(item value, entry fields, e *overlayEntry) {
 func (r *reader) overlayLevel(v value) overlayLevel {
 	if v.node.Kind != yaml.MappingNode {
 		key, _ := r.text(v)
-		return overlayLevel{key: newPattern(key)}
+		return overlayLevel{key: newGlob(key)}
 	}
 	var l overlayLevel
 	fs, _ := r.fields(v, selectorLevelForm)
 	if at, ok := fs.get("key"); ok {
 		key, _ := r.text(at)
-		l.key = newPattern(key)
+		l.key = newGlob(key)
 	}
 	if at, ok := fs.get("value"); ok {
 		text, _ := r.text(at)
-		l.value = newPattern(text)
+		l.value = newGlob(text)
 	}
 	return l
 }

@@ -58,13 +58,13 @@ func TestTheFirstEntryThatMatchesCounts(t *testing.T) {
 			}
 			e := &overlayEntry{line: i, unit: unit, deeper: deeper}
 			if domain != "" {
-				e.domain = newPattern(domain)
+				e.domain = newGlob(domain)
 			}
 			if name != "" {
-				e.name = newPattern(name)
+				e.name = newGlob(name)
 			}
 			for _, p := range path {
-				e.path = append(e.path, overlayLevel{key: newPattern(p)})
+				e.path = append(e.path, overlayLevel{key: newGlob(p)})
 			}
 			o.entries = append(o.entries, e)
 			if want < 0 && slowMatch(domain, name, path, deeper, unit, r, itsName, itsUnit) {

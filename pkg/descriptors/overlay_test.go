@@ -83,7 +83,7 @@ func TestMistakesOfAnOverlaySayTheWordsToWrite(t *testing.T) {
 		"{for: {names: all}, set: {algorithm: token_bucket}}":               "did you mean name?",
 		"{for: {name: \"\"}, set: {algorithm: token_bucket}}":               "name: is empty, must be a text",
 		"{for: {unit: hour}, set: {align: {to: calender}}}":                 "calender",
-		"{match: {name: all}, set: {algorithm: token_bucket}}":              "match: is not a key that is known here, must be one of for, set",
+		"{match: {name: all}, set: {algorithm: token_bucket}}":              "match: belongs in a descriptor, must not be here",
 		"{for: {name: nobody}, set: {algorithm: token_bucket}}":             "overlay[0].for: matches no limit of the rules in force",
 		"{for: {domain: \"*x*\", path: [a]}, set: {count_rejected: false}}": "overlay[0].for: matches no limit of the rules in force",
 	} {

@@ -292,7 +292,7 @@ func (t *tree) readPrices(fs fields, l *limit) {
 	if ok && unknown != "deny" && unknown != "default" {
 		t.fail(unknownAt, "is %s, must be deny or default: the price of a model without a line", quote(unknown))
 	}
-	table := t.tableOf(tableAt, name)
+	table := t.tableOf(tableAt, name, ".csv")
 	if table == nil {
 		return
 	}

@@ -19,6 +19,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/weirproxy/weir/internal/ranges"
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
@@ -27,13 +28,15 @@ import (
 const DefaultMaxTableBytes = 64 << 20
 
 // Table is a list of values, such as customers, with numbers of their own for one or several
-// limits. Immutable, and safe for concurrent use. A line takes 26 bytes of memory and its value.
+// limits; or of prices, or of ranges. Immutable, and safe for concurrent use. A line takes 26 bytes
+// of memory and its value. A range takes at most 52 bytes.
 type Table struct {
 	file     string
 	size     int // of the data, in bytes
 	rows     rows
-	prices   *prices  // of a table of prices, which has no rows; else nil
-	zones    []string // names in the column zone; a row has the index, from 1
+	prices   *prices     // of a table of prices, which has no rows; else nil
+	ranges   *ranges.Set // of a file of ranges, which has no rows; else nil
+	zones    []string    // names in the column zone; a row has the index, from 1
 	meaning  meaning
 	mistakes Errors
 	warnings []Warning
@@ -48,7 +51,8 @@ type Table struct {
 //	model,input,cached_input,cache_write,output
 //
 // and then lines of a model and its prices for a million tokens, with at most six decimals each.
-// The model * is for all others.
+// The model * is for all others. A file whose name ends in .txt has a range of IP addresses in each
+// line, such as 10.0.0.0/8. Comments begin with # or ;.
 //
 // Of a table of values: A unit is as in a rule, for a period of one such unit. day
 // and zone are as in align, for a limit that has it. An empty column has no say: the limit's own
@@ -69,6 +73,8 @@ func NewTable(file string, data []byte) *Table {
 	case len(t.mistakes) > 0:
 	case t.prices != nil:
 		t.meaning, t.prices.lines = t.prices.meaning(), nil
+	case t.ranges != nil:
+		t.meaning = t.ranges.Sum()
 	default:
 		t.meaning = t.rows.meaning(t.zones)
 	}
@@ -87,10 +93,13 @@ func (t *Table) Err() error {
 // File returns the name that NewTable was given. U+FFFD stands for bytes that are not UTF-8.
 func (t *Table) File() string { return t.file }
 
-// Len returns the number of values, or of models.
+// Len returns the number of values, of models, or of ranges.
 func (t *Table) Len() int {
-	if t.prices != nil {
+	switch {
+	case t.prices != nil:
 		return len(t.prices.models)
+	case t.ranges != nil:
+		return t.ranges.Len()
 	}
 	return len(t.rows.all)
 }
@@ -105,6 +114,13 @@ func (t *Table) fail(line int, path, format string, args ...any) {
 		t.mistakes = append(t.mistakes, Error{File: t.file, Line: line, Path: path, Text: fmt.Sprintf(format, args...)})
 	} else if len(t.mistakes) == maxMistakes {
 		t.mistakes = append(t.mistakes, Error{File: t.file, Line: line, Text: "too many mistakes, the rest was not read"})
+	}
+}
+
+// warn records a warning about a line, up to maxMistakes. path names a column.
+func (t *Table) warn(line int, path, format string, args ...any) {
+	if len(t.warnings) < maxMistakes {
+		t.warnings = append(t.warnings, Warning{File: t.file, Line: line, Path: path, Text: fmt.Sprintf(format, args...)})
 	}
 }
 
@@ -125,6 +141,10 @@ func (t *Table) read(data []byte) {
 		return
 	}
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
+	if isRanges(t.file) {
+		t.rangeLines(data)
+		return
+	}
 	t.rows.grow(data)
 	var line bytes.Reader // one line at a time, so that no record has several
 	records := csv.NewReader(&line)
@@ -263,20 +283,15 @@ func (t *Table) start(fields []string, x *row) {
 const maxTableZones = 1000
 
 func (t *Table) value(column, v string, line int) {
-	warn := func(format string, args ...any) {
-		if len(t.warnings) < maxMistakes {
-			t.warnings = append(t.warnings, Warning{File: t.file, Line: line, Path: column, Text: fmt.Sprintf(format, args...)})
-		}
-	}
 	switch plain := strings.TrimSpace(v); {
 	case plain == "":
 		t.fail(line, column, "is empty, must be the value of an entry, as Envoy sends it")
 	case !utf8.ValidString(v):
 		t.fail(line, column, "%s is not UTF-8, which Envoy sends", quote(v))
 	case plain != v:
-		warn("has blanks around it, which a request must send too: probably %s is meant", quote(plain))
+		t.warn(line, column, "has blanks around it, which a request must send too: probably %s is meant", quote(plain))
 	case strings.Contains(v, "*"):
-		warn("a `*` in a table is a plain character")
+		t.warn(line, column, "a `*` in a table is a plain character")
 	}
 }
 
@@ -376,7 +391,7 @@ func (t *tree) readTable(fs fields, l *limit) {
 	if !ok {
 		return
 	}
-	table := t.tableOf(at, name)
+	table := t.tableOf(at, name, ".csv")
 	switch {
 	case table == nil:
 		return
@@ -391,11 +406,12 @@ func (t *tree) readTable(fs fields, l *limit) {
 	t.checkRows(at, l)
 }
 
-// tableOf returns the table that a value of a rule names, nil after a mistake.
-func (t *tree) tableOf(at value, name string) *Table {
+// tableOf returns the table that a value of a rule names, nil after a mistake. The name must end in
+// an extension: .txt is for ranges.
+func (t *tree) tableOf(at value, name, extension string) *Table {
 	switch {
-	case !strings.HasSuffix(name, ".csv") || strings.ContainsRune(name, 0):
-		t.fail(at, "is %s, must be the name of a file that ends in .csv", quote(name))
+	case !strings.HasSuffix(name, extension) || strings.ContainsRune(name, 0):
+		t.fail(at, "is %s, must be the name of a file that ends in %s", quote(name), extension)
 		return nil
 	case t.source.Table == nil:
 		t.fail(at, "is a file, and these rules do not come from a file: must be left out")
@@ -474,7 +490,9 @@ func (t *tree) checkTables(all []limit, l Level) {
 		switch {
 		case l.ShareThreshold:
 			t.fail(at, "stands beside share_threshold: must be one of the two, as values with one count have one limit")
-		case l.Value != "" && !strings.Contains(l.Value, "*"):
+		case l.Match != nil && l.Match.joins:
+			t.fail(at, "stands under a match whose values have one count: must be left out, as values with one count have one limit")
+		case l.Value != "" && !strings.Contains(l.Value, "*") && l.Match == nil:
 			t.fail(at, "is for a descriptor without a value, or with a `*` in it, but the value is %s", quote(l.Value))
 		}
 	}

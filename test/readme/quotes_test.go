@@ -76,7 +76,7 @@ func TestRuleFilesOfTheDocumentsLoad(t *testing.T) {
 	for _, d := range documents(t) {
 		tables := make(map[string]string) // by path
 		for _, b := range d.blocks {
-			if b.kind == "file" && filepath.Ext(b.words[0]) == ".csv" {
+			if b.kind == "file" && slices.Contains([]string{".csv", ".txt"}, filepath.Ext(b.words[0])) {
 				tables[b.words[0]] = b.text
 			}
 		}

@@ -155,7 +155,7 @@ func Source(s store.Source) string {
 }
 
 func step(s descriptors.Step) *adminv1.Step {
-	out := &adminv1.Step{Key: s.Entry.Key, Value: s.Entry.Value, Reason: reason(s.Reason), Pattern: s.Pattern}
+	out := &adminv1.Step{Key: s.Entry.Key, Value: s.Entry.Value, Reason: reason(s.Reason), Pattern: s.Pattern, Why: s.Why}
 	if s.Rule != nil {
 		out.File, out.Line = s.Rule.File, uint32(s.Rule.Line)
 	}
@@ -168,6 +168,8 @@ func reason(r descriptors.Reason) string {
 		return "exact"
 	case descriptors.Wildcard:
 		return "wildcard"
+	case descriptors.Matched:
+		return "match"
 	case descriptors.KeyOnly:
 		return "key_only"
 	case descriptors.Begin:

@@ -186,6 +186,10 @@ func stepText(s *adminv1.Step) string {
 		text += "exact value"
 	case "wildcard":
 		text += "wildcard " + s.GetPattern()
+	case "match":
+		if text += "match " + s.GetPattern(); s.GetWhy() != "" {
+			text += ": " + s.GetWhy()
+		}
 	case "key_only":
 		text += "key only"
 	case "begin":

@@ -264,7 +264,7 @@ descriptors:
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
 		Own: []string{
-			"internal/lockfile", "internal/metrics", "internal/regular", "internal/lab", "internal/lab/records", "internal/top", "internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store", "pkg/store/memstore",
+			"internal/lockfile", "internal/metrics", "internal/regular", "internal/lab", "internal/lab/records", "internal/top", "internal/ranges", "internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store", "pkg/store/memstore",
 		},
 		Never: []string{"google.golang.org/grpc", "github.com/envoyproxy", "github.com/redis", "github.com/spf13"},
 	})

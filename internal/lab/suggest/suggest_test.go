@@ -395,7 +395,7 @@ func TestAHistogramAgreesWithAList(t *testing.T) {
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
 		Own: []string{
-			"internal/lockfile", "internal/metrics", "internal/regular", "internal/lab", "internal/lab/records", "internal/lab/simulate", "internal/top", "internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store",
+			"internal/lockfile", "internal/metrics", "internal/regular", "internal/lab", "internal/lab/records", "internal/lab/simulate", "internal/top", "internal/ranges", "internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store",
 			"pkg/store/memstore",
 		},
 		Never: []string{"google.golang.org/grpc", "github.com/envoyproxy", "github.com/redis", "github.com/spf13"},

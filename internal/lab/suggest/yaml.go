@@ -34,6 +34,7 @@ type place struct {
 type descriptor struct {
 	Key            string         `yaml:"key"`
 	Value          string         `yaml:"value,omitempty"`
+	Match          *yaml.Node     `yaml:"match,omitempty"`
 	ShareThreshold bool           `yaml:"share_threshold,omitempty"`
 	ValueToMetric  bool           `yaml:"value_to_metric,omitempty"`
 	ShadowMode     bool           `yaml:"shadow_mode,omitempty"`
@@ -194,10 +195,13 @@ func (p *place) add(s *Shape) {
 		levels = s.rule.Levels
 	}
 	for _, l := range levels {
-		i := slices.IndexFunc(p.below, func(b *place) bool { return b.Key == l.Key && (b.Value == l.Value || s.rule == nil && b.Value == "*") })
+		i := slices.IndexFunc(p.below, func(b *place) bool {
+			isSame := b.Value == l.Value && (b.Match == nil) == (l.Match == nil)
+			return b.Key == l.Key && (isSame || s.rule == nil && b.Value == "*")
+		})
 		if i < 0 {
 			i = len(p.below)
-			p.below = append(p.below, &place{Level: descriptors.Level{Key: l.Key, Value: l.Value}})
+			p.below = append(p.below, &place{Level: descriptors.Level{Key: l.Key, Value: l.Value, Match: l.Match}})
 		}
 		p = p.below[i]
 		p.ShareThreshold, p.ValueToMetric = p.ShareThreshold || l.ShareThreshold, p.ValueToMetric || l.ValueToMetric
@@ -211,6 +215,9 @@ func (p *place) list(named map[string]bool) *yaml.Node {
 	list := &yaml.Node{Kind: yaml.SequenceNode}
 	for _, b := range p.below {
 		d := descriptor{Key: b.Key, Value: b.Value, ShareThreshold: b.ShareThreshold, ValueToMetric: b.ValueToMetric}
+		if b.Match != nil {
+			d.Value, d.Match = "", matchNode(b.Value)
+		}
 		comment := ""
 		if b.shape != nil {
 			b.shape.describe(&d, named)
@@ -224,6 +231,13 @@ func (p *place) list(named map[string]bool) *yaml.Node {
 		list.Content = append(list.Content, node)
 	}
 	return list
+}
+
+// matchNode returns the match of a level, which its text is in YAML.
+func matchNode(text string) *yaml.Node {
+	document := new(yaml.Node)
+	_ = yaml.Unmarshal([]byte(text), document) // the text of a match is always a map
+	return document.Content[0]
 }
 
 // line returns the first line of a rule here or below, for the order of wildcards.

@@ -25,7 +25,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"internal/loglimit", "internal/regular", "internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store/memstore", "pkg/store", "internal/top"},
+		Own:   []string{"internal/loglimit", "internal/regular", "internal/ranges", "internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store/memstore", "pkg/store", "internal/top"},
 		Third: []string{"github.com/fsnotify/fsnotify", "github.com/pelletier/go-toml/v2"},
 		Never: []string{"google.golang.org/grpc", "google.golang.org/protobuf", "github.com/spf13/viper", "github.com/spf13/cobra"},
 	})

@@ -161,3 +161,33 @@ func TestTablesThatAreNoFilesOrTooLargeAreRefusedUnread(t *testing.T) {
 	write(t, table, "x,"+strings.Repeat("1", 500))
 	reload(table + `:1: requests_per_unit: is "11111`)
 }
+
+func TestAFileOfRangesIsFollowedAsRulesAre(t *testing.T) {
+	const rules = "domain: a\ndescriptors:\n- {key: ip, match: {cidr_file: lists/r.txt}, rate_limit: {unit: hour, requests_per_unit: 1}}\n"
+	dir := tree(t, map[string]string{"a.yaml": rules, "lists/r.txt": "10.0.0.0/8\n"})
+	ranges := filepath.Join(dir, "lists", "r.txt")
+	l, r, log := start(t, reload.Options{Paths: []string{dir}}, true)
+	wantMatch := func(address string, want bool) {
+		t.Helper()
+		if got := l.Rules().Domain("a").Match([]descriptors.Entry{{Key: "ip", Value: address}}) != nil; got != want {
+			t.Errorf("a rule for %s: got %t, want %t", address, got, want)
+		}
+	}
+	wantMatch("10.1.2.3", true)
+	wantMatch("192.0.2.1", false)
+	write(t, ranges, "192.0.2.0/24\n")
+	log.await(t, "rules loaded", "rules refused")
+	wantMatch("10.1.2.3", false)
+	wantMatch("192.0.2.1", true)
+	wantUnchanged(t, log, ranges)
+
+	write(t, ranges, "10.0.0.0/8\n192.0.2.256\n")
+	log.await(t, "rules refused", "rules loaded")
+	want := []string{ranges + `:2: is "192.0.2.256", must be a range such as 10.0.0.0/8 or 2001:db8::/32, or an address`}
+	must.Match(t, "errors", want, r.Status().Errors)
+	wantMatch("192.0.2.1", true)
+	write(t, ranges, "10.0.0.0/8\n")
+	log.await(t, "rules loaded", "rules refused")
+	wantMatch("10.1.2.3", true)
+	wantLoads(t, r, 3, 1)
+}

@@ -23,7 +23,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own: []string{"internal/wire/certificates", "internal/loglimit", "internal/regular", "internal/metrics", "internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms", "pkg/descriptors", "pkg/store"},
+		Own: []string{"internal/wire/certificates", "internal/loglimit", "internal/regular", "internal/metrics", "internal/ranges", "internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms", "pkg/descriptors", "pkg/store"},
 		Third: []string{
 			"github.com/envoyproxy/go-control-plane/envoy/...", "github.com/envoyproxy/go-control-plane/ratelimit/...",
 			"github.com/prometheus/client_golang/prometheus", "golang.org/x/net/http/httpguts",

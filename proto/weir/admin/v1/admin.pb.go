@@ -1479,17 +1479,19 @@ type Step struct {
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// The value of the entry.
 	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
-	// How the entry matched: exact, wildcard or key_only. The last entry may name a holder instead:
-	// begin, end or pair. no_match ends the search, as does no_holder: the rule of the entry has
-	// hold, and needs one more entry, or two if it has prices. usage: the entry has the tokens of a
-	// request.
+	// How the entry matched: exact, wildcard, match or key_only. The last entry may name a holder
+	// instead: begin, end or pair. no_match ends the search, as does no_holder: the rule of the entry
+	// has hold, and needs one more entry, or two if it has prices. usage: the entry has the tokens of
+	// a request.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The wildcard that matched the value; empty unless the reason is wildcard.
+	// The wildcard or the match that matched the value; empty for other reasons.
 	Pattern string `protobuf:"bytes,4,opt,name=pattern,proto3" json:"pattern,omitempty"`
 	// The rule file of the matching descriptor; empty for no_match.
 	File string `protobuf:"bytes,5,opt,name=file,proto3" json:"file,omitempty"`
 	// The line of the matching descriptor in the file, from 1; 0 for no_match.
-	Line          uint32 `protobuf:"varint,6,opt,name=line,proto3" json:"line,omitempty"`
+	Line uint32 `protobuf:"varint,6,opt,name=line,proto3" json:"line,omitempty"`
+	// Of a match, the part of it that the value matches; empty for a match of one part.
+	Why           string `protobuf:"bytes,7,opt,name=why,proto3" json:"why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1564,6 +1566,13 @@ func (x *Step) GetLine() uint32 {
 		return x.Line
 	}
 	return 0
+}
+
+func (x *Step) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
 }
 
 // DescriptorExplanation is the treatment of one descriptor of a request.
@@ -5296,14 +5305,15 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x10learned_estimate\x18\x11 \x01(\rR\x0flearnedEstimate\x12\x19\n" +
 	"\bno_price\x18\x12 \x01(\bR\anoPrice\x12,\n" +
 	"\x0flarge_remaining\x18\x0f \x01(\x04H\x00R\x0elargeRemaining\x88\x01\x01B\x12\n" +
-	"\x10_large_remaining\"\x88\x01\n" +
+	"\x10_large_remaining\"\x9a\x01\n" +
 	"\x04Step\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
 	"\apattern\x18\x04 \x01(\tR\apattern\x12\x12\n" +
 	"\x04file\x18\x05 \x01(\tR\x04file\x12\x12\n" +
-	"\x04line\x18\x06 \x01(\rR\x04line\"\xd5\x02\n" +
+	"\x04line\x18\x06 \x01(\rR\x04line\x12\x10\n" +
+	"\x03why\x18\a \x01(\tR\x03why\"\xd5\x02\n" +
 	"\x15DescriptorExplanation\x12\x18\n" +
 	"\amatched\x18\x01 \x01(\bR\amatched\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\x12'\n" +

@@ -1,0 +1,167 @@
+package descriptors
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// checkBlanks warns about blanks around a text that requests must equal.
+func (t *tree) checkBlanks(at value, text string) {
+	if plain := strings.TrimSpace(text); plain != text {
+		t.warn(at, at.line, "has blanks around it, which a request must send too: probably %s is meant", quote(plain))
+	}
+}
+
+// checkValue warns about a value of a key that looks like a pattern: only `*` has a meaning. The
+// key is "" for a text in a pattern.
+func (t *tree) checkValue(at value, text, key string) {
+	t.checkBlanks(at, text)
+	form := meantForm(text)
+	switch {
+	case form == "" || len(text) > maxRegexBytes:
+	case key == maskedAddress && looksLikeRange(text):
+	case key == "":
+		t.warn(at, at.line, "is compared as text: only `*` stands for other text. Perhaps %s is meant", form)
+	default:
+		t.warn(at, at.line, "is compared as text: only `*` stands for other text. Perhaps match: %s is meant, in place of value", form)
+	}
+}
+
+// maskedAddress is the key of Envoy's action of that name. The values are ranges.
+const maskedAddress = "masked_remote_address"
+
+// meantForm returns the form of a match that the author of a value probably meant, "" for none.
+func meantForm(text string) string {
+	negated, isNegated := strings.CutPrefix(text, "!")
+	switch words := alternatives(text); {
+	case looksLikeRange(text):
+		return "{cidr: [" + written(text) + "]}"
+	case looksLikeTemplate(text):
+		return "{path: " + written(namedVariables(text)) + "}"
+	case isNegated && isWord(negated):
+		return "{not: " + written(negated) + "}"
+	case len(words) > 1:
+		for i := range words {
+			words[i] = written(words[i])
+		}
+		return "{any_of: [" + strings.Join(words, ", ") + "]}"
+	case looksLikeRegex(text):
+		return "{regex: " + written(text) + "}"
+	case looksLikeGlob(text):
+		return fmt.Sprintf("{regex: %s}", written(globRegex(text)))
+	}
+	return ""
+}
+
+func looksLikeRange(value string) bool {
+	address, bits, ok := strings.Cut(value, "/")
+	return ok && bits != "" && len(bits) <= 3 && strings.Trim(bits, "0123456789") == "" &&
+		strings.Trim(address, "0123456789abcdefABCDEF.:") == "" && (strings.Count(address, ".") == 3 || strings.Count(address, ":") > 1)
+}
+
+// looksLikeRegex reports a part that is frequent in regular expressions and rare elsewhere.
+func looksLikeRegex(value string) bool {
+	parts := []string{`\d`, `\w`, `\s`, `\.`, `\/`, "/.*", ".+", "]+", ")+", "[0-9", "[a-z", "[A-Z", "[^", "(?"}
+	_, inBrackets, opens := strings.Cut(value, "(")
+	bar, closes := strings.IndexByte(inBrackets, '|'), strings.IndexByte(inBrackets, ')')
+	return strings.HasPrefix(value, "^") || len(value) > 1 && strings.HasSuffix(value, "$") || opens && bar > 0 && closes > bar ||
+		slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(value, p) })
+}
+
+// looksLikeTemplate reports a path with a segment such as {id} or :id.
+func looksLikeTemplate(value string) bool {
+	named := namedVariables(value)
+	if !strings.Contains(named, "/{") {
+		return false
+	}
+	_, mistake := newTemplate(named)
+	return mistake == ""
+}
+
+// namedVariables writes each segment :id of a path as {id}.
+func namedVariables(path string) string {
+	if !strings.Contains(path, "/:") {
+		return path
+	}
+	segments := strings.Split(path, "/")
+	for i, s := range segments {
+		if name, ok := strings.CutPrefix(s, ":"); ok && isName(name) {
+			segments[i] = "{" + name + "}"
+		}
+	}
+	return strings.Join(segments, "/")
+}
+
+// alternatives returns the words of a text such as `GET, POST` or `(GET|POST)`; nil for others.
+func alternatives(text string) []string {
+	separator := ","
+	if inner, ok := strings.CutPrefix(text, "("); ok {
+		if inner, ok = strings.CutSuffix(inner, ")"); !ok {
+			return nil
+		}
+		text, separator = inner, "|"
+	} else if strings.Contains(text, "|") {
+		separator = "|"
+	}
+	words := strings.Split(text, separator)
+	if len(words) == 1 || len(words) > maxAlternatives {
+		return nil
+	}
+	for i := range words {
+		if words[i] = strings.TrimSpace(words[i]); !isWord(words[i]) {
+			return nil
+		}
+	}
+	return words
+}
+
+// isWord reports whether a text is one word, without the marks of a pattern.
+func isWord(text string) bool {
+	return text != "" && strings.Trim(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./") == ""
+}
+
+// looksLikeGlob reports a `?` that is not the beginning of a query.
+func looksLikeGlob(value string) bool {
+	return strings.Trim(value, "?") != "" && strings.Contains(value, "?") && !strings.ContainsAny(value, "/=&: ")
+}
+
+// globRegex writes a glob as a regular expression.
+func globRegex(glob string) string {
+	return strings.NewReplacer("?", ".", "*", ".*", ".", `\.`, "+", `\+`, "(", `\(`, ")", `\)`, "[", `\[`, "{", `\{`).Replace(glob)
+}
+
+// meantKey says how to write an unknown key of a descriptor or of a match, "" where nothing is
+// known.
+func meantKey(f form, key string) string {
+	if f != descriptorForm && f != matchForm {
+		return ""
+	}
+	switch strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(key)) {
+	case "values", "in", "oneof", "anyof", "or", "list":
+		return "one of several values is match: {any_of: [a, b]}"
+	case "notin", "noneof", "notvalue", "except", "exclude", "notequals", "neq", "notmatch", "invert", "invertmatch":
+		return "all other values are match: {not: a}, or {not: {any_of: [a, b]}}"
+	case "suffix", "endswith", "suffixmatch":
+		return "values that end in .png are value: \"*.png\""
+	case "contains", "substring", "containsmatch", "glob", "wildcard":
+		return "values with abc in them are value: \"*abc*\""
+	case "exact", "equals", "exactmatch", "stringmatch":
+		return "one value is value: a"
+	case "startswith", "prefixmatch", "pathprefix", "pathseparatedprefix":
+		return "values that begin with /api/ are match: {prefix: /api/}"
+	case "regexp", "saferegex", "saferegexmatch", "pattern", "re", "re2", "matches", "regularexpression", "valueregex", "regexmatch":
+		return "a regular expression is match: {regex: \"a[0-9]+\"}"
+	case "pathtemplate", "template", "uri", "uritemplate", "route":
+		return "a path with variables is match: {path: \"/api/{id}\"}"
+	case "cidrs", "ip", "ips", "range", "ranges", "subnet", "subnets", "iprange", "network", "networks", "sourceip", "remoteaddress", "addressprefix":
+		return "ranges of addresses are match: {cidr: [10.0.0.0/8]}"
+	case "file", "rangesfile", "ipfile", "cidrsfile", "blocklist", "allowlist":
+		return "a file of ranges is match: {cidr_file: ranges.txt}"
+	case "and", "allof", "all":
+		return "patterns cannot be joined by and: regex says more in one pattern, and descriptors below a descriptor match further entries"
+	case "ignorecase", "caseinsensitive":
+		return "text of any case is match: {regex: \"(?i)abc\"}"
+	}
+	return ""
+}

@@ -14,7 +14,8 @@ import (
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/weirproxy/weir/bench/drive"
 )
 
 func main() {
@@ -55,16 +56,5 @@ type constant struct {
 
 // ShouldRateLimit answers that one descriptor is within its limit.
 func (constant) ShouldRateLimit(context.Context, *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
-	return &ratelimitv3.RateLimitResponse{
-		OverallCode: ratelimitv3.RateLimitResponse_OK,
-		Statuses: []*ratelimitv3.RateLimitResponse_DescriptorStatus{{
-			Code: ratelimitv3.RateLimitResponse_OK,
-			CurrentLimit: &ratelimitv3.RateLimitResponse_RateLimit{
-				RequestsPerUnit: 1000,
-				Unit:            ratelimitv3.RateLimitResponse_RateLimit_SECOND,
-			},
-			LimitRemaining:     999,
-			DurationUntilReset: durationpb.New(1e9),
-		}},
-	}, nil
+	return drive.Constant(), nil
 }

@@ -1,7 +1,6 @@
 package drive
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/binary"
@@ -9,38 +8,48 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/weirproxy/weir/internal/rawio"
 )
 
-// A Wire is a connection that asks at little cost. Header blocks repeat, as Envoy's do, and the
-// caller decides how many requests share a write. Send may run beside one Receive. A goroutine that
-// does both must not have more than 32 KiB of requests open, as Send waits until the server takes
-// the messages. Make a Wire with DialWire.
+// A Wire is a connection that asks at little cost. As Envoy does, it sends the HEADERS and the DATA
+// of a request side by side. Header blocks repeat, as Envoy's do, and the caller decides how many
+// requests share a write. Send may run beside one Receive. A goroutine that does both must not have
+// more than 32 KiB of requests open, as Send waits until the server takes the messages. Make a Wire
+// with DialWire.
 type Wire struct {
-	call    Call
-	conn    net.Conn
-	in      *bufio.Reader
-	framer  *http2.Framer // reads
-	decoder *hpack.Decoder
-	status  string          // grpc-status of the header block that is read
-	denied  map[uint32]bool // streams with an answer that is over limit
+	call   Call
+	conn   net.Conn
+	in     []byte // has has bytes of a frame that is not complete
+	has    int
+	blocks blocks
+	denied map[uint32]bool // streams with an answer that is over limit
 
 	mu      sync.Mutex // guards the rest
 	opened  sync.Cond  // the window has grown, or the connection has ended
 	err     error      // the connection has ended
 	out     []byte
 	block   []byte // of every request after the second
-	blocks  int
+	sent    int    // header blocks that were encoded
 	encoder *hpack.Encoder
 	encoded bytes.Buffer
 	timeout string
 	next    uint32 // stream
 	window  int64  // bytes of messages that the server takes
 }
+
+// Lengths in bytes.
+const (
+	readSize  = 64 << 10 // of a read
+	frameHead = 9
+	frameMost = 16 << 10 // the largest frame that a server may send without a SETTINGS of ours
+)
 
 // wireWindow is the window of answers, in bytes: more than a Wire ever reads.
 const wireWindow = 1<<31 - 1
@@ -51,30 +60,29 @@ var ErrDenied = errors.New("the answer is over limit")
 // noTimeout is the value of grpc-timeout that is not sent.
 const noTimeout = "0m"
 
-// DialWire connects, for the call of Envoy. Each request says that its caller waits for at most
-// that timeout, in milliseconds. With a timeout of 0 a request says nothing. Ctx ends the
-// connection.
+// DialWire connects to a host:port, or to "unix:" and the path of a socket, for the call of Envoy.
+// Each request says that its caller waits for at most that timeout, in milliseconds. With a timeout
+// of 0 a request says nothing. Ctx ends the connection.
 func DialWire(ctx context.Context, address string, timeout time.Duration) (*Wire, error) {
 	return ShouldRateLimit().Dial(ctx, address, timeout)
 }
 
 // Dial is DialWire for another call.
 func (c Call) Dial(ctx context.Context, address string, timeout time.Duration) (*Wire, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	network := "tcp"
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		network, address = "unix", path
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	in := bufio.NewReaderSize(conn, 16<<10)
-	w := &Wire{call: c, conn: conn, in: in, framer: http2.NewFramer(nil, in), denied: make(map[uint32]bool), next: 1, window: 65535}
-	w.timeout = strconv.FormatInt(timeout.Milliseconds(), 10) + "m"
+	w := &Wire{
+		call: c, conn: rawio.Wrap(conn), in: make([]byte, readSize), blocks: newBlocks(), denied: make(map[uint32]bool),
+		timeout: strconv.FormatInt(timeout.Milliseconds(), 10) + "m", next: 1, window: 65535,
+	}
 	w.opened.L = &w.mu
 	context.AfterFunc(ctx, func() { _ = w.Close() })
-	w.framer.SetReuseFrames()
-	w.decoder = hpack.NewDecoder(4096, func(f hpack.HeaderField) {
-		if f.Name == "grpc-status" {
-			w.status = f.Value
-		}
-	})
 	w.encoder = hpack.NewEncoder(&w.encoded)
 	var hello bytes.Buffer
 	hello.WriteString(http2.ClientPreface)
@@ -141,10 +149,10 @@ func (w *Wire) Send(noted func(stream uint32), requests ...[]byte) error {
 // blockLocked returns the header block of the next request. The first one fills the server's table,
 // the second one uses it.
 func (w *Wire) blockLocked() ([]byte, error) {
-	if w.blocks == 2 {
+	if w.sent == 2 {
 		return w.block, nil
 	}
-	w.blocks++
+	w.sent++
 	w.encoded.Reset()
 	for _, f := range [][2]string{
 		{":method", "POST"},
@@ -183,70 +191,117 @@ func appendFrame(out []byte, kind http2.FrameType, flags http2.Flags, stream uin
 // request that got its answer, with an error unless the answer is within the limit. The error of an
 // answer over limit is ErrDenied.
 func (w *Wire) Receive(ended func(stream uint32, err error)) error {
-	for first := true; first || w.in.Buffered() > 0; first = false {
-		frame, err := w.framer.ReadFrame()
-		if err == nil {
-			err = w.frame(frame, ended)
+	n, err := w.conn.Read(w.in[w.has:])
+	if err == nil {
+		w.has += n
+		n, err = w.frames(w.in[:w.has], ended)
+		w.has = copy(w.in, w.in[n:w.has])
+	}
+	if err != nil {
+		w.end(err)
+	}
+	return err
+}
+
+// frames takes all whole frames, and returns their length.
+func (w *Wire) frames(in []byte, ended func(stream uint32, err error)) (taken int, err error) {
+	for len(in)-taken >= frameHead {
+		head := in[taken:]
+		length := int(head[0])<<16 | int(head[1])<<8 | int(head[2])
+		if length > frameMost {
+			return taken, fmt.Errorf("the server sends a frame of %d bytes; the most is %d", length, frameMost)
 		}
-		if err != nil {
-			w.end(err)
-			return err
+		if len(head) < frameHead+length {
+			break
 		}
+		f := frame{http2.FrameType(head[3]), http2.Flags(head[4]), binary.BigEndian.Uint32(head[5:]), head[frameHead : frameHead+length]}
+		if err := w.frame(&f, ended); err != nil {
+			return taken, err
+		}
+		taken += frameHead + length
+	}
+	return taken, nil
+}
+
+type frame struct {
+	kind    http2.FrameType
+	flags   http2.Flags
+	stream  uint32
+	payload []byte
+}
+
+// least is the shortest payload of each kind of frame, in bytes.
+func (f *frame) least() int {
+	switch f.kind {
+	case http2.FrameData:
+		return 5
+	case http2.FrameRSTStream, http2.FrameWindowUpdate:
+		return 4
+	case http2.FramePing, http2.FrameGoAway:
+		return 8
+	}
+	return 0
+}
+
+func (w *Wire) frame(f *frame, ended func(stream uint32, err error)) error {
+	if len(f.payload) < f.least() {
+		return fmt.Errorf("%v of %d bytes from the server; the least is %d", f.kind, len(f.payload), f.least())
+	}
+	switch f.kind {
+	case http2.FrameHeaders:
+		return w.headers(f, ended)
+	case http2.FrameData:
+		denied, err := w.call.Denied(f.payload[5:])
+		if err != nil || f.flags&http2.FlagDataPadded != 0 {
+			return fmt.Errorf("the answer %q has no verdict: %w", f.payload, err)
+		}
+		if denied {
+			w.denied[f.stream] = true
+		}
+	case http2.FrameRSTStream:
+		delete(w.denied, f.stream)
+		ended(f.stream, fmt.Errorf("the server resets a request: %v", http2.ErrCode(binary.BigEndian.Uint32(f.payload))))
+	case http2.FrameWindowUpdate:
+		if f.stream == 0 {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.window += int64(binary.BigEndian.Uint32(f.payload))
+			w.opened.Broadcast()
+		}
+	case http2.FrameSettings, http2.FramePing:
+		const ack = http2.FlagPingAck // the same flag as of SETTINGS
+		if f.flags&ack == 0 {
+			reply := f.payload
+			if f.kind == http2.FrameSettings {
+				reply = nil
+			}
+			return w.write(appendFrame(nil, f.kind, ack, 0, reply))
+		}
+	case http2.FrameGoAway:
+		return fmt.Errorf("the server ends the connection: %v: %s", http2.ErrCode(binary.BigEndian.Uint32(f.payload[4:])), f.payload[8:])
 	}
 	return nil
 }
 
-func (w *Wire) frame(frame http2.Frame, ended func(stream uint32, err error)) error {
-	switch f := frame.(type) {
-	case *http2.HeadersFrame:
-		w.status = ""
-		if _, err := w.decoder.Write(f.HeaderBlockFragment()); err != nil || !f.HeadersEnded() {
-			return fmt.Errorf("the headers of an answer: not in one frame, or %w", err)
-		}
-		if !f.StreamEnded() {
-			return nil
-		}
-		var outcome error
-		switch denied := w.denied[f.StreamID]; {
-		case w.status != "0":
-			outcome = fmt.Errorf("the answer has the gRPC status %q", w.status)
-		case denied:
-			outcome = ErrDenied
-		}
-		delete(w.denied, f.StreamID)
-		ended(f.StreamID, outcome)
-	case *http2.DataFrame:
-		if len(f.Data()) < 5 {
-			return fmt.Errorf("the answer %q has no verdict", f.Data())
-		}
-		denied, err := w.call.Denied(f.Data()[5:])
-		if err != nil {
-			return fmt.Errorf("the answer %q has no verdict: %w", f.Data(), err)
-		}
-		if denied {
-			w.denied[f.StreamID] = true
-		}
-	case *http2.RSTStreamFrame:
-		delete(w.denied, f.StreamID)
-		ended(f.StreamID, fmt.Errorf("the server resets a request: %v", f.ErrCode))
-	case *http2.WindowUpdateFrame:
-		if f.StreamID == 0 {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.window += int64(f.Increment)
-			w.opened.Broadcast()
-		}
-	case *http2.SettingsFrame:
-		if !f.IsAck() {
-			return w.write(appendFrame(nil, http2.FrameSettings, http2.FlagSettingsAck, 0))
-		}
-	case *http2.PingFrame:
-		if !f.IsAck() {
-			return w.write(appendFrame(nil, http2.FramePing, http2.FlagPingAck, 0, f.Data[:]))
-		}
-	case *http2.GoAwayFrame:
-		return fmt.Errorf("the server ends the connection: %v: %s", f.ErrCode, f.DebugData())
+func (w *Wire) headers(f *frame, ended func(stream uint32, err error)) error {
+	if f.flags&^http2.FlagHeadersEndStream != http2.FlagHeadersEndHeaders {
+		return fmt.Errorf("the headers of an answer have the flags 0x%x, and not END_HEADERS alone or with END_STREAM", f.flags)
 	}
+	status, err := w.blocks.status(f.payload)
+	if err != nil || f.flags&http2.FlagHeadersEndStream == 0 {
+		return err
+	}
+	var outcome error
+	switch {
+	case status != "0":
+		outcome = fmt.Errorf("the answer has the gRPC status %q", status)
+	case len(w.denied) > 0 && w.denied[f.stream]:
+		outcome = ErrDenied
+	}
+	if len(w.denied) > 0 {
+		delete(w.denied, f.stream)
+	}
+	ended(f.stream, outcome)
 	return nil
 }
 

@@ -48,6 +48,9 @@ descriptors:
         rate_limit: {algorithm: concurrency, max_in_flight: 4294967295, hold: {begin: request, end: done, at_most: 1h}}
 `
 
+// theClient is the number of the client of all requests, of the first one with many keys.
+const theClient = 4711
+
 // message returns a request of one client, with more entries at the end of the descriptor.
 func message(path string, client int, more ...drive.Entry) ([]byte, error) {
 	entries := []drive.Entry{{Key: "path", Value: path}, {Key: "client_id", Value: fmt.Sprintf("c-%d", client)}}
@@ -62,7 +65,7 @@ const holders = 20_000
 func (c *contender) messages(keys int) (all [][]byte, err error) {
 	if !c.holds() {
 		for i := range keys {
-			m, err := message(c.path, i)
+			m, err := message(c.path, theClient+i)
 			if err != nil {
 				return nil, err
 			}
@@ -75,7 +78,7 @@ func (c *contender) messages(keys int) (all [][]byte, err error) {
 		if i%2 == 1 {
 			entry = drive.Entry{Key: "done", Value: fmt.Sprintf("%032x", (i/2+holders/2)%holders)}
 		}
-		m, err := message(c.path, 4711, entry)
+		m, err := message(c.path, theClient, entry)
 		if err != nil {
 			return nil, err
 		}
@@ -98,7 +101,7 @@ func (c *contender) holds() bool { return c.path == "/held" || c.path == "/slots
 
 // body returns a request as gRPC sends it: five bytes (not compressed, length) and the message.
 func body(path string) ([]byte, error) {
-	m, err := message(path, 4711)
+	m, err := message(path, theClient)
 	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(m))), m...), err
 }
 
@@ -129,7 +132,10 @@ func (b *bench) all() []contender {
 	var all []contender
 	switch {
 	case b.o.envoy:
-		return []contender{{name: "bare", kind: "bare"}, {name: "grpc", kind: "grpc"}, {name: "lane", kind: "lane"}, {name: "no filter"}}
+		for _, name := range []string{"bare", "floor", "grpc", "lane", "pair"} {
+			all = append(all, contender{name: name, kind: name})
+		}
+		return append(all, contender{name: "no filter"})
 	case b.o.idle > 0, b.o.profile > 0:
 		return []contender{bare, allowed("grpc", "grpc"), allowed("lane", "lane")}
 	case b.o.holds:
@@ -164,15 +170,11 @@ func (b *bench) all() []contender {
 		return []contender{bare, allowed("grpc", "grpc"), allowed("lane", "lane")}
 	default:
 		all = []contender{
-			bare, allowed("grpc", "grpc"), over("grpc over limit", "grpc"),
-			allowed("lane", "lane"), over("lane over limit", "lane"), allowed("lane net.Conn", "net.Conn"), allowed("nghttpd", "nghttpd"),
+			bare, allowed("floor", "floor"), allowed("grpc", "grpc"), over("grpc over limit", "grpc"), allowed("lane", "lane"),
+			allowed("pair", "pair"), over("lane over limit", "lane"), allowed("lane net.Conn", "net.Conn"), allowed("nghttpd", "nghttpd"),
 		}
 	}
-	if b.o.network == "unix" {
-		all[len(all)-1].name = "nghttpd, TCP" // which has no Unix socket
-	}
-	if b.o.keys > 1 {
-		all = slices.DeleteFunc(all, func(c contender) bool { return c.want == codeOverLimit || c.kind == "nghttpd" })
-	}
-	return all
+	return slices.DeleteFunc(all, func(c contender) bool {
+		return c.want == codeOverLimit && b.o.keys > 1 || c.kind == "nghttpd" && (!b.o.h2load || b.o.network == "unix") // nghttpd has no Unix socket
+	})
 }

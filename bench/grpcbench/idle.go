@@ -54,7 +54,7 @@ func (b *bench) idle(ctx context.Context, stdout io.Writer, contenders []contend
 func opened(ctx context.Context, c *contender, n int) (memory, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // closes all
-	request, err := message(c.path, 4711)
+	request, err := message(c.path, theClient)
 	if err != nil {
 		return memory{}, err
 	}

@@ -40,7 +40,8 @@ func (t turn) half() time.Duration { return t.p50 }
 func (t turn) most() time.Duration { return t.p99 }
 
 // turn asks and returns the CPU time of the servers for each request. turn fails when an answer is
-// wrong: turn reads one more answer, and h2load counts the HTTP status of all. A server resets a
+// wrong: turn reads one more answer. h2load counts the HTTP status of all, and the client of this
+// process the verdicts. A server resets a
 // request that it cannot answer within grpc-timeout, which on a busy machine happens to a few; many
 // are a failure.
 func (b *bench) turn(ctx context.Context, c *contender, s shape, requests int) (t turn, err error) {
@@ -48,9 +49,9 @@ func (b *bench) turn(ctx context.Context, c *contender, s shape, requests int) (
 	if err != nil {
 		return t, err
 	}
-	ask := b.run
-	if b.o.keys > 1 || b.o.holds {
-		ask = b.clients
+	ask := b.clients
+	if b.o.h2load {
+		ask = b.run
 	}
 	if err := ask(ctx, c, s, requests, &t); err != nil {
 		return t, err
@@ -165,18 +166,33 @@ func percentiles(log []byte) (p50, p99 time.Duration, err error) {
 	return program.At(all, 0.5), program.At(all, 0.99), nil
 }
 
-// clients asks as h2load would, for another key or holder each time.
+// clients asks with HEADERS and DATA side by side. With many keys or holders each request has
+// another one.
 func (b *bench) clients(ctx context.Context, c *contender, s shape, requests int, t *turn) error {
 	messages, err := c.messages(max(b.o.keys, b.o.manyKeys()))
 	if err != nil {
 		return err
 	}
 	next := func() []byte { return messages[rand.IntN(len(messages))] }
-	if c.holds() {
+	switch {
+	case c.holds():
 		next = func() []byte { return messages[int(c.next.Add(1)-1)%len(messages)] }
+	case len(messages) == 1:
+		next = func() []byte { return messages[0] }
 	}
 	load := drive.Load{Connections: s.connections, Streams: s.streams, Requests: requests, Timeout: b.o.grpcTimeout}
-	t.late, err = drive.Closed(ctx, c.server.grpc, load, next)
+	address := c.server.grpc
+	if c.server.socket != "" {
+		address = "unix:" + c.server.socket
+	}
+	outcome, err := drive.Closed(ctx, address, load, next)
+	if t.late = outcome.Failed; c.want == codeOverLimit {
+		t.late += requests - outcome.Failed - outcome.Denied
+	} else {
+		t.late += outcome.Denied
+	}
+	slices.Sort(outcome.Took)
+	t.p50, t.p99 = program.At(outcome.Took, 0.5), program.At(outcome.Took, 0.99)
 	return err
 }
 

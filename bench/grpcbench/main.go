@@ -1,13 +1,21 @@
 // Grpcbench measures the CPU time of Weir's process for each ShouldRateLimit over gRPC. A bare
-// grpc-go server that answers a constant (bench/bare) shows the share of gRPC. h2load drives all
-// servers in turns in one run; all are built from this tree. Turns and medians keep it honest on a
-// machine that does other things as well.
+// grpc-go server that answers a constant (bench/bare) shows the share of gRPC. A server that walks
+// frames and answers a constant (bench/floor) shows the share of the system. A client of this
+// process drives all servers in turns in one run. As Envoy does, the client sends HEADERS and DATA
+// of a request side by side. All servers are built from this tree. Turns and medians keep it honest
+// on a machine that does other things as well.
 //
 //	go -C bench run ./grpcbench -shapes 4x50,2x25,1x8,1x1 -rounds 7
 //
 // Weir takes part with each --grpc-server. In memory "lane net.Conn" is the lane without raw
-// sockets, and nghttpd a server in C that sends a file of the answer's size. With -network unix all
-// but nghttpd have a Unix socket. With -network tls Weir has TLS, and the bare server has not.
+// sockets. "pair" is another process of the same binary, so the difference to "lane" is noise; with
+// -pair it is another binary. With -network unix all servers have a Unix socket. With -network tls
+// Weir has TLS, and the bare server has not.
+//
+// With -load h2load h2load asks, as always with TLS. h2load sends all HEADERS first and all DATA
+// afterwards. Then nghttpd takes part too, a server in C that sends a file of the answer's size:
+//
+//	go -C bench run ./grpcbench -load h2load
 //
 // With -store redis the counts are in a Redis of the run. The report shows the CPU time of that
 // Redis beside the sidecar's, and the sum. A key over its limit is measured with a sidecar that
@@ -16,13 +24,11 @@
 // With -store leased the first server counts in memory, in place of the bare server. The others
 // count in Redis, with --sharing=exact and with --sharing=leased.
 //
-// h2load sends one body, so it asks for one key. With -keys a client in this process asks instead,
-// for one of many at random:
+// All requests have one key. With -keys they ask for one of many at random:
 //
 //	go -C bench run ./grpcbench -store redis -keys 10000
 //
-// With -holds each second request of the same client ends a holder that has begun before, of 20 000
-// under one key:
+// With -holds each second request ends a holder that has begun before, of 20 000 under one key:
 //
 //	go -C bench run ./grpcbench -holds -store redis
 //
@@ -31,9 +37,10 @@
 // the memory of a connection that has had one request, and with -profile where the CPU time of Weir
 // goes.
 //
-// Grpcbench needs h2load of nghttp2, or -keys. With -store redis or leased, grpcbench needs a
-// redis-server or valkey-server too, as scripts/redis.sh finds it, and with -envoy an Envoy, as
-// scripts/envoy.sh finds it. All runs need Linux: CPU time comes from a clock of the process.
+// With -load h2load or -envoy grpcbench needs h2load of nghttp2. With -store redis or leased,
+// grpcbench needs a redis-server or valkey-server, as scripts/redis.sh finds it, and with -envoy an
+// Envoy, as scripts/envoy.sh finds it. All runs need Linux: CPU time comes from a clock of the
+// process.
 package main
 
 import (
@@ -59,6 +66,7 @@ type options struct {
 	rounds, requests int
 	shapes           []shape
 	keys             int
+	h2load           bool   // asks, in place of a client of this process
 	network          string // tcp, unix or tls
 	redis, envoy     bool
 	leased           bool // beside redis
@@ -69,7 +77,7 @@ type options struct {
 	grpcTimeout      time.Duration // of a request
 	redisTimeout     time.Duration
 	rules            string
-	sidecar          string
+	sidecar, pair    string
 	gogc             string
 	timeout          time.Duration
 	more             []string // arguments of serve
@@ -77,7 +85,7 @@ type options struct {
 
 func parse(args []string, stderr io.Writer) (options, error) {
 	var o options
-	var store, shapes, servers string
+	var store, shapes, servers, load string
 	var err error
 	o.more, err = program.Parse("grpcbench", args, stderr, func(flags *flag.FlagSet) {
 		flags.IntVar(&o.rounds, "rounds", 5, "rounds, in each of which every server has a turn")
@@ -86,7 +94,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		flags.StringVar(&shapes, "shapes", "4x50", "connections x requests at once on each; several shapes have commas between them")
 		flags.StringVar(&o.network, "network", "tcp", "tcp, unix, or tls for Weir beside plain tcp for the bare server")
 		flags.StringVar(&servers, "servers", ".", "regular expression of the servers to measure beside the bare one")
-		flags.IntVar(&o.keys, "keys", 1, "keys to ask for at random; more than 1 does without h2load, and without a key over its limit")
+		flags.IntVar(&o.keys, "keys", 1, "keys to ask for at random; more than 1 does without a key over its limit")
+		flags.StringVar(&load, "load", "", "adjacent for HEADERS and DATA side by side, or h2load; empty is adjacent, but h2load with TLS and Envoy")
 		flags.StringVar(&store, "store", "memory", "where counts are: memory, redis, or leased for memory, Redis and leases of Redis in turns")
 		flags.BoolVar(&o.holds, "holds", false, "measure a limit without holders beside limits whose holders begin and end in turns")
 		flags.BoolVar(&o.envoy, "envoy", false, "ask through Envoy")
@@ -97,6 +106,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		flags.DurationVar(&o.grpcTimeout, "grpc-timeout", 20*time.Millisecond, "of a request; with Redis at least twice redis-timeout")
 		flags.StringVar(&o.rules, "rules", "", "a rule file to load besides the benchmark's own")
 		flags.StringVar(&o.sidecar, "sidecar", "", "a binary to measure instead of building ./cmd/sidecar")
+		flags.StringVar(&o.pair, "pair", "", "a binary to measure beside; empty measures the same one again")
 		flags.StringVar(&o.gogc, "gogc", "", "GOGC of Weir; empty leaves it to Weir. The bare server has Go's default")
 		flags.DurationVar(&o.timeout, "timeout", time.Hour, "longest time of the run")
 	})
@@ -111,7 +121,13 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	o.leased = store == "leased"
 	o.redis = store == "redis" || o.leased
+	needs := o.network == "tls" || o.envoy
+	o.h2load = load == "h2load" || needs
 	switch {
+	case !slices.Contains([]string{"", "adjacent", "h2load"}, load) || load == "adjacent" && needs:
+		return o, fmt.Errorf("load %q: must be adjacent or h2load; with TLS and through Envoy h2load", load)
+	case load == "h2load" && (o.keys > 1 || o.holds || o.idle > 0):
+		return o, errors.New("load h2load: h2load sends one request again and again, so keys, holds and idle need load adjacent")
 	case o.rounds < 1, o.requests < 1, o.keys < 1:
 		return o, errors.New("rounds, requests and keys must be at least 1")
 	case o.idle < 0, o.profile < 0, o.grpcTimeout < time.Millisecond:
@@ -168,7 +184,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		return err
 	}
 	h2load, err := exec.LookPath("h2load")
-	if err != nil && o.keys == 1 && !o.holds && o.idle == 0 {
+	if err != nil && o.h2load {
 		return errors.New("h2load is missing: it drives the load; install the package nghttp2-client (Debian, Ubuntu) or nghttp2 (others)")
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)

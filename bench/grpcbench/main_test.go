@@ -11,13 +11,17 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
+func needsH2load(arg string) bool {
+	return slices.Contains([]string{"-load=h2load", "-network=tls", "-envoy"}, arg)
+}
+
 // measured runs grpcbench and returns the columns of the rows that it prints, by shape and server.
 func measured(t *testing.T, args ...string) map[string][]string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("takes some seconds")
 	}
-	if _, err := exec.LookPath("h2load"); err != nil && !slices.Contains(args, "-keys=100") && !slices.Contains(args, "-holds") {
+	if _, err := exec.LookPath("h2load"); err != nil && slices.ContainsFunc(args, needsH2load) {
 		if parts.Required("h2load") {
 			t.Fatal(err)
 		}
@@ -53,18 +57,33 @@ func wantServers(t *testing.T, rows map[string][]string, want ...string) {
 }
 
 func TestEachServerIsMeasuredInEachShape(t *testing.T) {
-	rows := measured(t, "-shapes=2x5,1x1", "-requests=1200", "-servers=^(grpc|lane)")
-	wantServers(t, rows, "2x5 bare", "2x5 grpc", "2x5 grpc over limit", "2x5 lane", "2x5 lane over limit", "2x5 lane net.Conn",
-		"1x1 bare", "1x1 grpc", "1x1 grpc over limit", "1x1 lane", "1x1 lane over limit", "1x1 lane net.Conn")
+	rows := measured(t, "-shapes=2x5,1x1", "-requests=1200", "-servers=^(floor|grpc|lane|pair)")
+	var want []string
+	for _, shape := range []string{"2x5 ", "1x1 "} {
+		for _, name := range []string{"bare", "floor", "grpc", "grpc over limit", "lane", "pair", "lane over limit", "lane net.Conn"} {
+			want = append(want, shape+name)
+		}
+	}
+	wantServers(t, rows, want...)
 	for name, columns := range rows {
-		if p50 := columns[6]; strings.HasPrefix(name, "1x1") != (p50 != "-") && columns[0] != "shape" {
+		if toFloor, p50 := columns[4], columns[7]; toFloor == "-" || p50 == "-" {
+			t.Errorf("%s: compared to the floor %q, p50 %q; want both", name, toFloor, p50)
+		}
+	}
+}
+
+func TestH2loadMeasuresTimesOfOneRequestAtATime(t *testing.T) {
+	rows := measured(t, "-load=h2load", "-shapes=2x5,1x1", "-requests=1200", "-servers=^lane$")
+	wantServers(t, rows, "2x5 bare", "2x5 lane", "1x1 bare", "1x1 lane")
+	for name, columns := range rows {
+		if p50 := columns[7]; strings.HasPrefix(name, "1x1") != (p50 != "-") && columns[0] != "shape" {
 			t.Errorf("%s: p50 is %q; want a time for one request at a time, and none for others", name, p50)
 		}
 	}
 }
 
 func TestUnixSocketsAreMeasured(t *testing.T) {
-	wantServers(t, measured(t, "-network=unix", "-requests=1200", "-servers=^lane$"), "4x50 bare", "4x50 lane")
+	wantServers(t, measured(t, "-network=unix", "-requests=1200", "-servers=^(floor|lane)$"), "4x50 bare", "4x50 floor", "4x50 lane")
 }
 
 func TestTLSIsMeasuredBesideABareServerWithout(t *testing.T) {
@@ -75,7 +94,7 @@ func TestTLSIsMeasuredBesideABareServerWithout(t *testing.T) {
 func TestServersBehindEnvoyAreMeasured(t *testing.T) {
 	parts.NeedEnvoy(t, "../..")
 	rows := measured(t, "-envoy", "-shapes=2x1", "-requests=4000", "-servers=^lane$")
-	if without := rows["2x1 no filter"]; len(without) < 8 || without[2] != "-" || without[6] == "-" {
+	if without := rows["2x1 no filter"]; len(without) < 8 || without[2] != "-" || without[7] == "-" {
 		t.Errorf("without the filter: got %q; want times of answers, and no CPU time of a server", without)
 	}
 	delete(rows, "2x1 no filter")
@@ -131,7 +150,7 @@ func TestIdleConnectionsAreMeasured(t *testing.T) {
 
 func TestMissingH2loadIsSaidPlainly(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
-	err := run(t.Context(), nil, io.Discard, io.Discard)
+	err := run(t.Context(), []string{"-load=h2load"}, io.Discard, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "h2load is missing") {
 		t.Errorf("run without h2load: got %v; want an error that says so", err)
 	}
@@ -142,6 +161,11 @@ func TestArgumentsAreBounded(t *testing.T) {
 		{"-rounds=0"},
 		{"-requests=-1"},
 		{"-keys=0"},
+		{"-load=nghttp"},
+		{"-load=h2load", "-keys=2"},
+		{"-load=h2load", "-holds"},
+		{"-load=adjacent", "-network=tls"},
+		{"-load=adjacent", "-envoy"},
 		{"-store=disk"},
 		{"-shapes="},
 		{"-shapes=4x50,"},

@@ -3,20 +3,22 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 	"time"
 
 	"github.com/weirproxy/weir/bench/program"
 )
 
-// report writes a table of all shapes. Ratios compare to the first contender of the shape.
+// report writes a table of all shapes. A ratio compares to the first contender of the shape, or to
+// the floor: the median of the ratios of all rounds.
 type report struct {
 	table *tabwriter.Writer
 	o     options
 }
 
 func newReport(w io.Writer, o options) *report {
-	who := "h2load asks"
+	who := "a client asks for one key"
 	switch {
 	case o.holds:
 		who = "a client asks, for holders in turns, or for 20000 keys at random"
@@ -24,6 +26,8 @@ func newReport(w io.Writer, o options) *report {
 		who = fmt.Sprintf("a client asks for %d keys at random", o.keys)
 	case o.envoy:
 		who = "h2load asks Envoy"
+	case o.h2load:
+		who = "h2load asks"
 	}
 	fmt.Fprintf(w, "server CPU per request in microseconds, median of %d rounds; %s over %s; times of answers in microseconds\n\n",
 		o.rounds, who, o.network)
@@ -32,7 +36,7 @@ func newReport(w io.Writer, o options) *report {
 	if o.redis {
 		fmt.Fprint(r.table, "Redis\tboth\t")
 	}
-	fmt.Fprint(r.table, "ratio\tlowest\thighest\tp50\tp99\tlate\t")
+	fmt.Fprint(r.table, "ratio\tto floor\tlowest\thighest\tp50\tp99\tlate\t")
 	if o.envoy {
 		fmt.Fprint(r.table, "filter adds, p50\tp99\t")
 	}
@@ -45,7 +49,7 @@ func newReport(w io.Writer, o options) *report {
 
 // shape adds the rows of a shape.
 func (r *report) shape(s shape, requests int, all []contender) {
-	first := all[0].median(turn.both)
+	floor := slices.IndexFunc(all, func(c contender) bool { return c.kind == "floor" })
 	for i := range all {
 		c := &all[i]
 		fmt.Fprintf(r.table, "%v\t%s\t%s\t", s, c.name, microseconds(c.median(func(t turn) time.Duration { return t.server })))
@@ -58,7 +62,11 @@ func (r *report) shape(s shape, requests int, all []contender) {
 			late, alone = late+t.late, alone+t.alone
 			lowest, highest = min(lowest, t.both()), max(highest, t.both())
 		}
-		fmt.Fprintf(r.table, "%s\t%s\t%s\t%s\t%s\t%d\t", ratio(c.median(turn.both), first), microseconds(lowest), microseconds(highest),
+		toFloor := "-"
+		if floor >= 0 {
+			toFloor = ratio(c, &all[floor])
+		}
+		fmt.Fprintf(r.table, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t", ratio(c, &all[0]), toFloor, microseconds(lowest), microseconds(highest),
 			microseconds(c.median(turn.half)), microseconds(c.median(turn.most)), late)
 		if r.o.envoy {
 			without := &all[len(all)-1]
@@ -83,11 +91,18 @@ func (c *contender) median(value func(turn) time.Duration) time.Duration {
 	return program.Median(all)
 }
 
-func ratio(d, first time.Duration) string {
-	if d == 0 || first == 0 {
-		return "-"
+// ratio returns the median of the ratios of all rounds, "-" without a time.
+func ratio(c, to *contender) string {
+	all := make([]float64, len(c.turns))
+	for i, t := range c.turns {
+		if t.both() == 0 || to.turns[i].both() == 0 {
+			return "-"
+		}
+		all[i] = float64(t.both()) / float64(to.turns[i].both())
 	}
-	return fmt.Sprintf("%.3f", float64(d)/float64(first))
+	slices.Sort(all)
+	n := len(all)
+	return fmt.Sprintf("%.3f", (all[(n-1)/2]+all[n/2])/2)
 }
 
 func microseconds(d time.Duration) string { return program.Microseconds(d, 2) }

@@ -52,14 +52,24 @@ func TestReportComparesToTheFirst(t *testing.T) {
 	got := printed(t, options{rounds: 2, network: "tcp"},
 		contender{name: "bare", turns: []turn{{server: 10_000}, {server: 12_000}}},
 		contender{name: "lane", turns: []turn{{server: 1000, late: 1}, {server: 1200, late: 2}}})
-	want := `server CPU per request in microseconds, median of 2 rounds; h2load asks over tcp; times of answers in microseconds
+	want := `server CPU per request in microseconds, median of 2 rounds; a client asks for one key over tcp; times of answers in microseconds
 
-  shape  server    CPU  ratio  lowest  highest  p50  p99  late  requests
-   4x50    bare  11.00  1.000   10.00    12.00    -    -     0        10
-   4x50    lane   1.10  0.100    1.00     1.20    -    -     3        10
+  shape  server    CPU  ratio  to floor  lowest  highest  p50  p99  late  requests
+   4x50    bare  11.00  1.000         -   10.00    12.00    -    -     0        10
+   4x50    lane   1.10  0.100         -    1.00     1.20    -    -     3        10
 `
 	if got != want {
 		t.Errorf("report: got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// Each round has a ratio of its own, as a machine has fast and slow moments.
+func TestReportHasTheMedianOfTheRatiosOfRounds(t *testing.T) {
+	floor := contender{name: "floor", kind: "floor", turns: []turn{{server: 1000}, {server: 2000}, {server: 9000}}}
+	got := printed(t, options{rounds: 3, network: "tcp"}, contender{name: "bare", turns: []turn{{server: 10_000}, {server: 20_000}, {server: 10_000}}},
+		floor, contender{name: "lane", turns: []turn{{server: 2000}, {server: 4000}, {server: 9000}}})
+	if row := strings.Fields(strings.Split(got, "\n")[5]); len(row) < 5 || row[1] != "lane" || row[3] != "0.200" || row[4] != "2.000" {
+		t.Errorf("got\n%s\nwant the ratios 0.200 to bare and 2.000 to the floor", got)
 	}
 }
 
@@ -69,9 +79,9 @@ func TestReportTellsSidecarAndRedisApart(t *testing.T) {
 		contender{name: "lane", turns: []turn{{server: 12_000, redis: 3000, alone: 2}}})
 	want := `server CPU per request in microseconds, median of 1 rounds; a client asks for 1000 keys at random over tcp; times of answers in microseconds
 
-  shape  server    CPU  Redis   both  ratio  lowest  highest  p50  p99  late  alone  requests
-   4x50    bare  10.00      -  10.00  1.000   10.00    10.00    -    -     0      0        10
-   4x50    lane  12.00   3.00  15.00  1.500   15.00    15.00    -    -     0      2        10
+  shape  server    CPU  Redis   both  ratio  to floor  lowest  highest  p50  p99  late  alone  requests
+   4x50    bare  10.00      -  10.00  1.000         -   10.00    10.00    -    -     0      0        10
+   4x50    lane  12.00   3.00  15.00  1.500         -   15.00    15.00    -    -     0      2        10
 `
 	if got != want {
 		t.Errorf("report: got\n%s\nwant\n%s", got, want)
@@ -84,9 +94,9 @@ func TestReportSubtractsTheTimesWithoutTheFilter(t *testing.T) {
 		contender{name: "no filter", turns: []turn{{p50: 100_000, p99: 200_000}}})
 	want := `server CPU per request in microseconds, median of 1 rounds; h2load asks Envoy over tcp; times of answers in microseconds
 
-  shape     server    CPU  ratio  lowest  highest     p50     p99  late  filter adds, p50     p99  requests
-   4x50       bare  10.00  1.000   10.00    10.00  300.00  900.00     0            200.00  700.00        10
-   4x50  no filter      -      -       -        -  100.00  200.00     0                 -       -        10
+  shape     server    CPU  ratio  to floor  lowest  highest     p50     p99  late  filter adds, p50     p99  requests
+   4x50       bare  10.00  1.000         -   10.00    10.00  300.00  900.00     0            200.00  700.00        10
+   4x50  no filter      -      -         -       -        -  100.00  200.00     0                 -       -        10
 `
 	if got != want {
 		t.Errorf("report: got\n%s\nwant\n%s", got, want)

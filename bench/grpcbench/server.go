@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -121,9 +122,13 @@ func (b *bench) server(ctx context.Context, kind string) (*server, error) {
 	var err error
 	switch kind {
 	case "bare":
-		s, err = b.bare(ctx)
+		s, err = b.bare(ctx, "bare", program.StartBare)
+	case "floor":
+		s, err = b.bare(ctx, "floor", program.StartFloor)
 	case "grpc", "lane":
 		s, err = b.sidecar(ctx, b.o.sidecar, "--grpc-server="+kind)
+	case "pair":
+		s, err = b.sidecar(ctx, cmp.Or(b.o.pair, b.o.sidecar), "--grpc-server=lane")
 	case "net.Conn":
 		var binary string
 		if binary, err = program.Portable(ctx, b.dir); err == nil {
@@ -144,16 +149,17 @@ func (b *bench) server(ctx context.Context, kind string) (*server, error) {
 	return s, err
 }
 
-func (b *bench) bare(ctx context.Context) (*server, error) {
+// bare starts a server that answers a constant.
+func (b *bench) bare(ctx context.Context, name string, start func(context.Context, ...string) (*program.Bare, error)) (*server, error) {
 	// Servers have the environment of this process.
 	if err := os.Unsetenv("GOGC"); err != nil {
 		return nil, err
 	}
 	var args []string
 	if b.o.network == "unix" {
-		args = []string{"-socket=" + filepath.Join(b.dir, "bare.sock")}
+		args = []string{"-socket=" + filepath.Join(b.dir, name+".sock")}
 	}
-	process, err := program.StartBare(ctx, args...)
+	process, err := start(ctx, args...)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,9 +14,9 @@ import (
 
 // answer is the result of one request.
 type answer struct {
-	sent time.Time
-	late time.Duration // between when it should have been sent and when it was
-	took time.Duration
+	due  time.Time     // when it should have been sent
+	late time.Duration // from due until it was
+	took time.Duration // from due to the answer
 	err  error
 }
 
@@ -25,12 +26,15 @@ const timeout = 2 * time.Second
 
 // asker asks on one connection. A goroutine of its own reads the answers.
 type asker struct {
-	wire *drive.Wire
+	wire    *drive.Wire
+	batch   [][]byte    // to send next
+	due     []time.Time // of the batch
+	streams uint32      // of the requests before the first of all
 
-	mu   sync.Mutex        // guards the rest
-	open map[uint32]answer // by stream
-	all  []answer
-	err  error // the connection has ended
+	mu    sync.Mutex // guards the rest
+	all   []answer
+	ended int   // of all
+	err   error // the connection has ended
 }
 
 func (b *bench) newAsker(ctx context.Context, address string) (*asker, error) {
@@ -38,59 +42,68 @@ func (b *bench) newAsker(ctx context.Context, address string) (*asker, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &asker{wire: wire, open: make(map[uint32]answer)}
-	ended := false // the table of headers has all fields after the first request
-	err = wire.Send(nil, b.requests[0])
-	for err == nil && !ended {
-		err = wire.Receive(func(_ uint32, failed error) { ended, a.err = true, failed })
+	a := &asker{wire: wire}
+	err = wire.Send(nil, b.requests[0]) // the table of headers has all fields afterwards
+	for err == nil && a.streams == 0 {
+		err = wire.Receive(func(_ uint32, failed error) { a.streams, a.err = 1, failed })
 	}
 	return a, errors.Join(err, a.err)
 }
 
-// send sends a request. A request on a connection that has ended fails.
-func (a *asker) send(request []byte, due time.Time) {
+// send sends the batch, 32 KiB at a time. A request on a connection that has ended fails.
+func (a *asker) send() {
 	now := time.Now()
-	sent := answer{sent: now, late: now.Sub(due)}
 	a.mu.Lock()
-	sent.err = a.err
+	for _, due := range a.due {
+		a.all = append(a.all, answer{due: due, late: now.Sub(due), err: a.err})
+	}
+	if a.err != nil {
+		a.ended += len(a.due)
+		a.batch = a.batch[:0]
+	}
 	a.mu.Unlock()
-	noted := false // receive looks after the request
-	if sent.err == nil {
-		sent.err = a.wire.Send(func(stream uint32) {
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			a.open[stream], noted = sent, true
-		}, request)
+	for part := range slices.Chunk(a.batch, 128) {
+		if a.wire.Send(nil, part...) != nil {
+			break // receive sees the end of the connection, and ends all that are open
+		}
 	}
-	if sent.err != nil && !noted {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.all = append(a.all, sent)
-	}
+	a.batch, a.due = a.batch[:0], a.due[:0]
 }
 
 // receive reads answers until the connection ends, which fails all requests that are open.
 func (a *asker) receive() {
 	var err error
 	for err == nil {
+		var now time.Time // of the answers of one read
 		err = a.wire.Receive(func(stream uint32, failed error) {
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			if one, ok := a.open[stream]; ok {
-				delete(a.open, stream)
-				one.took, one.err = time.Since(one.sent), failed
-				a.all = append(a.all, one)
+			if now.IsZero() {
+				now = time.Now()
+				a.mu.Lock()
 			}
+			a.endLocked(int(stream/2-a.streams), now, failed)
 		})
+		if !now.IsZero() {
+			a.mu.Unlock()
+		}
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.err = err
-	for _, one := range a.open {
-		one.took, one.err = time.Since(one.sent), err
-		a.all = append(a.all, one)
+	now := time.Now()
+	for i := range a.all {
+		a.endLocked(i, now, err)
 	}
-	a.open = nil
+}
+
+// endLocked ends a request that is open. Streams are 1, 3, 5 and so on.
+func (a *asker) endLocked(i int, now time.Time, err error) {
+	if i >= len(a.all) {
+		return // no stream of ours
+	}
+	if one := &a.all[i]; one.took == 0 && one.err == nil {
+		one.took, one.err = now.Sub(one.due), err
+		a.ended++
+	}
 }
 
 // answered waits until all requests have their answers. The server answers each within the timeout.
@@ -99,9 +112,9 @@ func (a *asker) answered(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		a.mu.Lock()
-		n := len(a.open)
+		open := len(a.all) - a.ended
 		a.mu.Unlock()
-		if n == 0 {
+		if open == 0 {
 			return nil
 		}
 		select {
@@ -114,7 +127,7 @@ func (a *asker) answered(ctx context.Context) error {
 
 // ask sends requests at the given rate for the given time and returns their results.
 func (b *bench) ask(ctx context.Context, address string, span time.Duration) ([]answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, span+2*timeout)
+	ctx, cancel := context.WithTimeout(ctx, 3*span+2*timeout) // a server that cannot follow has a backlog
 	defer cancel()
 	askers := make([]*asker, b.o.connections)
 	for i := range askers {
@@ -127,8 +140,16 @@ func (b *bench) ask(ctx context.Context, address string, span time.Duration) ([]
 	for _, a := range askers {
 		receiving.Go(a.receive)
 	}
-	for due := range drive.Arrivals(ctx, b.o.rate, span) {
-		askers[rand.IntN(len(askers))].send(b.requests[rand.IntN(len(b.requests))], due)
+	for all := range drive.Arrivals(ctx, b.o.rate, span) {
+		for _, due := range all {
+			a := askers[rand.IntN(len(askers))]
+			a.batch, a.due = append(a.batch, b.requests[rand.IntN(len(b.requests))]), append(a.due, due)
+		}
+		for _, a := range askers {
+			if len(a.batch) > 0 {
+				a.send()
+			}
+		}
 	}
 	var errs []error
 	for _, a := range askers {
@@ -149,10 +170,10 @@ func (b *bench) ask(ctx context.Context, address string, span time.Duration) ([]
 func (b *bench) peak(ctx context.Context, address string) (int, error) {
 	const requests = 100_000
 	at := time.Now()
-	failed, err := drive.Closed(ctx, address, drive.Load{Connections: 4, Streams: 50, Requests: requests, Timeout: timeout},
+	outcome, err := drive.Closed(ctx, address, drive.Load{Connections: 4, Streams: 50, Requests: requests, Timeout: timeout},
 		func() []byte { return b.requests[rand.IntN(len(b.requests))] })
-	if err == nil && failed > 0 {
-		err = fmt.Errorf("%d of %d requests failed", failed, requests)
+	if err == nil && outcome.Failed > 0 {
+		err = fmt.Errorf("%d of %d requests failed", outcome.Failed, requests)
 	}
 	return int(requests / time.Since(at).Seconds()), err
 }

@@ -1,9 +1,9 @@
 // Latency measures how long a decision takes at a steady rate of requests. Servers answer in turns:
-// a bare grpc-go server, a sidecar that counts in memory with each --grpc-server, and a sidecar
-// that counts in Redis. The first shows the share of the client and the machine. The last is
-// measured while Redis works, while Redis is stopped (SIGSTOP) with open connections, and
-// afterwards. Requests come at random instants (Poisson) whether those before have been answered or
-// not, for keys at random.
+// a bare grpc-go server, and a server that walks frames alone (bench/floor). Then come a sidecar
+// that counts in memory with each --grpc-server, and one that counts in Redis. The first two show
+// the share of the client and the machine. The last is measured while Redis works, while Redis is
+// stopped (SIGSTOP) with open connections, and afterwards. Requests come at random instants
+// (Poisson) whether those before have been answered or not, for keys at random.
 //
 //	go -C bench run ./latency -rate 5000 -duration 10s
 //
@@ -28,8 +28,9 @@
 //
 //	go -C bench run ./latency -distance 6ms -rate 1500
 //
-// Client, sidecar and Redis share the cores of the machine. Times are from when a request was
-// really sent; how late the client was with that is shown apart. Latency needs redis-server or
+// Client, sidecar and Redis share the cores of the machine. Times are from the planned instant of a
+// request to its answer; how late the client sent is shown apart too. Requests that are due at the
+// same time share a write for each connection, as in Envoy. Latency needs redis-server or
 // valkey-server, as scripts/redis.sh finds it. Latency exits 1 when a request failed.
 package main
 
@@ -118,6 +119,7 @@ type bench struct {
 	dir      string
 	requests [][]byte
 	bare     *program.Bare
+	floor    *program.Bare
 	grpc     *parts.Sidecar // in memory
 	lane     *parts.Sidecar // the same
 	shared   *parts.Sidecar // nil: no Redis takes part
@@ -164,6 +166,9 @@ func (b *bench) start(ctx context.Context) error {
 		return err
 	}
 	if b.bare, err = program.StartBare(ctx); err != nil {
+		return err
+	}
+	if b.floor, err = program.StartFloor(ctx); err != nil {
 		return err
 	}
 	path := filepath.Join(b.dir, "rules", "latency.yaml")
@@ -247,8 +252,10 @@ func (b *bench) end() {
 			s.Kill()
 		}
 	}
-	if b.bare != nil {
-		b.bare.Kill()
+	for _, p := range []*program.Bare{b.bare, b.floor} {
+		if p != nil {
+			p.Kill()
+		}
 	}
 	if b.proxy != nil {
 		b.proxy.Close()

@@ -40,13 +40,20 @@ type round struct {
 // cpu is CPU time used, by the server that was asked and by Redis.
 type cpu struct{ server, redis time.Duration }
 
-// server is a server that has a turn in each round; the bare one has no sidecar.
+// server is a server that has a turn in each round.
 type server struct {
 	name    string
 	address string
-	sidecar *parts.Sidecar
+	process *parts.Process
+	sidecar *parts.Sidecar // nil: the server answers a constant
 	watched bool
 }
+
+func constant(name string, p *program.Bare) server {
+	return server{name, p.GRPC, p.Process, nil, false}
+}
+
+func sidecar(name string, p *parts.Sidecar) server { return server{name, p.GRPC, p.Process, p, false} }
 
 // measure asks the servers one after the other. The error also tells of answers that are errors.
 func (b *bench) measure(ctx context.Context) (rows []row, err error) {
@@ -62,19 +69,15 @@ func (b *bench) measure(ctx context.Context) (rows []row, err error) {
 		}
 	}()
 	servers := []server{
-		{"bare grpc-go", b.bare.GRPC, nil, false},
-		{"in memory, grpc", b.grpc.GRPC, b.grpc, false},
-		{"in memory, lane", b.lane.GRPC, b.lane, false},
+		constant("bare grpc-go", b.bare), constant("floor", b.floor), sidecar("in memory, grpc", b.grpc), sidecar("in memory, lane", b.lane),
 	}
 	if b.o.watch > 0 {
-		servers = append(servers, server{"the same, watched", b.lane.GRPC, b.lane, true})
+		watched := sidecar("the same, watched", b.lane)
+		watched.watched = true
+		servers = append(servers, watched)
 	}
 	if b.o.leased {
-		servers = []server{
-			{"in memory", b.lane.GRPC, b.lane, false},
-			{"Redis, exact", b.exact.GRPC, b.exact, false},
-			{"Redis, leased", b.shared.GRPC, b.shared, false},
-		}
+		servers = []server{sidecar("in memory", b.lane), sidecar("Redis, exact", b.exact), sidecar("Redis, leased", b.shared)}
 	}
 	for _, s := range servers {
 		rows = append(rows, row{name: s.name})
@@ -95,7 +98,7 @@ func (b *bench) measure(ctx context.Context) (rows []row, err error) {
 	if !b.o.redis {
 		return rows, nil
 	}
-	working := func(ctx context.Context) (round, error) { return b.steady(ctx, b.shared.GRPC, b.shared) }
+	working := func(ctx context.Context) (round, error) { return b.steady(ctx, sidecar("", b.shared)) }
 	for _, one := range []struct {
 		name string
 		do   func(context.Context) (round, error)
@@ -112,30 +115,30 @@ func (b *bench) measure(ctx context.Context) (rows []row, err error) {
 // turn asks a server for the duration, watched or not.
 func (b *bench) turn(ctx context.Context, s server) (round, error) {
 	if !s.watched {
-		return b.steady(ctx, s.address, s.sidecar)
+		return b.steady(ctx, s)
 	}
 	w, err := b.watch(ctx, s.sidecar.Admin)
 	if err != nil {
 		return round{}, err
 	}
-	r, asked := b.steady(ctx, s.address, s.sidecar)
+	r, asked := b.steady(ctx, s)
 	r.shown, err = w.end()
 	return r, errors.Join(asked, err)
 }
 
 // steady asks a server for the duration, and a little before that counts for nothing.
-func (b *bench) steady(ctx context.Context, address string, sidecar *parts.Sidecar) (r round, err error) {
-	if _, err := b.ask(ctx, address, min(b.o.duration, time.Second)); err != nil {
+func (b *bench) steady(ctx context.Context, s server) (r round, err error) {
+	if _, err := b.ask(ctx, s.address, min(b.o.duration, time.Second)); err != nil {
 		return r, err
 	}
-	before, without, err := b.used(ctx, sidecar)
+	before, without, err := b.used(ctx, s)
 	if err != nil {
 		return r, err
 	}
-	if r.answers, err = b.ask(ctx, address, b.o.duration); err != nil {
+	if r.answers, err = b.ask(ctx, s.address, b.o.duration); err != nil {
 		return r, err
 	}
-	after, since, err := b.used(ctx, sidecar)
+	after, since, err := b.used(ctx, s)
 	if err != nil {
 		return r, err
 	}
@@ -145,20 +148,14 @@ func (b *bench) steady(ctx context.Context, address string, sidecar *parts.Sidec
 	return r, nil
 }
 
-// used returns the CPU time of a sidecar and of Redis, and the requests decided without Redis.
-// Without a sidecar, used returns the CPU time of the bare server.
-func (b *bench) used(ctx context.Context, sidecar *parts.Sidecar) (c cpu, without int, err error) {
-	if sidecar == nil {
-		c.server, err = drive.CPU(b.bare.PID())
+// used returns the CPU time of a server and of Redis, and the requests decided without Redis.
+func (b *bench) used(ctx context.Context, s server) (c cpu, without int, err error) {
+	if c.server, err = drive.CPU(s.process.PID()); err != nil || s.sidecar == nil || s.sidecar != b.shared && s.sidecar != b.exact {
 		return c, 0, err
 	}
-	m, err := drive.ReadMetrics(ctx, sidecar.HTTP)
+	m, err := drive.ReadMetrics(ctx, s.sidecar.HTTP)
 	if err != nil {
 		return c, 0, err
-	}
-	c.server = seconds(m.Sum("process_cpu_seconds_total"))
-	if sidecar != b.shared && sidecar != b.exact {
-		return c, 0, nil
 	}
 	info, err := b.redis.Info(ctx, "cpu")
 	if err != nil {
@@ -183,7 +180,7 @@ const stop = 200 * time.Millisecond
 // stopped asks the sidecar that counts in Redis, and stops Redis again and again. Answers that came
 // while Redis was stopped count.
 func (b *bench) stopped(ctx context.Context) (r round, err error) {
-	_, before, err := b.used(ctx, b.shared)
+	_, before, err := b.used(ctx, sidecar("", b.shared))
 	if err != nil {
 		return r, err
 	}
@@ -220,7 +217,7 @@ func (b *bench) stopped(ctx context.Context) (r round, err error) {
 			return r, err
 		}
 		for _, a := range all {
-			if a.sent.Add(a.took).After(at) && a.sent.Before(until) {
+			if a.due.Add(a.took).After(at) && a.due.Add(a.late).Before(until) {
 				r.answers = append(r.answers, a)
 			}
 		}
@@ -228,7 +225,7 @@ func (b *bench) stopped(ctx context.Context) (r round, err error) {
 	if err := b.awaitRedis(ctx); err != nil {
 		return r, err
 	}
-	_, since, err := b.used(ctx, b.shared)
+	_, since, err := b.used(ctx, sidecar("", b.shared))
 	r.without = since - before
 	return r, err
 }

@@ -108,7 +108,7 @@ func Portable(ctx context.Context, dir string) (string, error) {
 	return binary, nil
 }
 
-// A Bare is a running bench/bare.
+// A Bare is a running server that answers a constant: bench/bare or bench/floor.
 type Bare struct {
 	*parts.Process
 	GRPC string // host:port, or the path of a Unix socket
@@ -116,11 +116,20 @@ type Bare struct {
 
 // StartBare builds bench/bare and starts it with arguments.
 func StartBare(ctx context.Context, args ...string) (*Bare, error) {
-	binary, err := built(ctx, "bench/bare")
+	return startBare(ctx, "bare", args)
+}
+
+// StartFloor builds bench/floor and starts it with arguments.
+func StartFloor(ctx context.Context, args ...string) (*Bare, error) {
+	return startBare(ctx, "floor", args)
+}
+
+func startBare(ctx context.Context, name string, args []string) (*Bare, error) {
+	binary, err := built(ctx, "bench/"+name)
 	if err != nil {
 		return nil, err
 	}
-	process, err := parts.Start("bare", binary, args...)
+	process, err := parts.Start(name, binary, args...)
 	if err != nil {
 		return nil, err
 	}

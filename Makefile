@@ -130,7 +130,8 @@ conformance-mutants: ## Play the suite against a service with deliberate faults:
 bench: ## Run the benchmarks, and Weir against a bare gRPC server, through Envoy and with Redis (about 20 minutes); BENCH=regexp chooses, BENCHFLAGS and ARGS add
 	go test -run '^$$' -bench '$(BENCH)' $(BENCHFLAGS) ./pkg/...
 	@scripts/h2load.sh >/dev/null
-	go -C bench run ./grpcbench -shapes 4x50,2x25,1x8,1x1 -servers '^(grpc|lane|nghttpd)$$' $(ARGS)
+	go -C bench run ./grpcbench -shapes 4x50,2x25,1x8,1x1 -servers '^(floor|lane|pair)$$' $(ARGS)
+	go -C bench run ./grpcbench -load h2load -shapes 4x50,2x25,1x8,1x1 -servers '^(grpc|lane|nghttpd)$$' $(ARGS)
 	go -C bench run ./grpcbench -shapes 4x50,1x8,1x1 -network tls -servers '^lane$$' $(ARGS)
 	go -C bench run ./latency -store memory -rate 0 -rounds 3
 	@$(FIND); set -x; \

@@ -239,8 +239,9 @@ func (f *frame) least() int {
 		return 4
 	case http2.FramePing, http2.FrameGoAway:
 		return 8
+	default:
+		return 0
 	}
-	return 0
 }
 
 func (w *Wire) frame(f *frame, ended func(stream uint32, err error)) error {
@@ -279,6 +280,7 @@ func (w *Wire) frame(f *frame, ended func(stream uint32, err error)) error {
 		}
 	case http2.FrameGoAway:
 		return fmt.Errorf("the server ends the connection: %v: %s", http2.ErrCode(binary.BigEndian.Uint32(f.payload[4:])), f.payload[8:])
+	default: // of no stream
 	}
 	return nil
 }

@@ -50,7 +50,7 @@ func block(fields ...[2]string) []byte {
 
 func (a *answer) append(kind http2.FrameType, flags http2.Flags, payload []byte) {
 	a.at = append(a.at, len(a.frames)+frameHead-4)
-	a.frames = append(appendHead(a.frames, len(payload), kind, flags, 0), payload...)
+	a.frames = append(appendHead(a.frames, len(payload), kind, flags), payload...)
 }
 
 // to appends the answer to a stream.
@@ -63,12 +63,13 @@ func (a *answer) to(out []byte, stream uint32) []byte {
 	return out
 }
 
-func appendHead(out []byte, length int, kind http2.FrameType, flags http2.Flags, stream uint32) []byte {
-	return binary.BigEndian.AppendUint32(append(out, byte(length>>16), byte(length>>8), byte(length), byte(kind), byte(flags)), stream)
+// appendHead appends the head of a frame of the whole connection.
+func appendHead(out []byte, length int, kind http2.FrameType, flags http2.Flags) []byte {
+	return append(out, byte(length>>16), byte(length>>8), byte(length), byte(kind), byte(flags), 0, 0, 0, 0)
 }
 
 func appendWindow(out []byte, bytes uint32) []byte {
-	return binary.BigEndian.AppendUint32(appendHead(out, 4, http2.FrameWindowUpdate, 0, 0), bytes)
+	return binary.BigEndian.AppendUint32(appendHead(out, 4, http2.FrameWindowUpdate, 0), bytes)
 }
 
 // machine is the state of a connection.
@@ -80,7 +81,7 @@ type machine struct {
 // greeting returns the first frames to a client.
 func greeting() []byte {
 	settings := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16(nil, uint16(http2.SettingMaxConcurrentStreams)), streams)
-	out := append(appendHead(nil, len(settings), http2.FrameSettings, 0, 0), settings...)
+	out := append(appendHead(nil, len(settings), http2.FrameSettings, 0), settings...)
 	return appendWindow(out, window-65535)
 }
 
@@ -116,9 +117,9 @@ func (m *machine) receive(in, out []byte, a *answer) (taken int, answered []byte
 			}
 		case flags&http2.FlagPingAck != 0:
 		case kind == http2.FrameSettings:
-			out = appendHead(out, 0, http2.FrameSettings, http2.FlagSettingsAck, 0)
+			out = appendHead(out, 0, http2.FrameSettings, http2.FlagSettingsAck)
 		case kind == http2.FramePing:
-			out = append(appendHead(out, length, http2.FramePing, http2.FlagPingAck, 0), head[frameHead:frameHead+length]...)
+			out = append(appendHead(out, length, http2.FramePing, http2.FlagPingAck), head[frameHead:frameHead+length]...)
 		}
 		taken += frameHead + length
 	}

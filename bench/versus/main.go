@@ -101,7 +101,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s := spans{part: 1500 * time.Millisecond, flood: 3200 * time.Millisecond, keys: 1_000_000}
+	s := spans{part: 1200 * time.Millisecond, flood: 2500 * time.Millisecond, keys: 1_000_000}
 	if o.quick {
 		s, o.rounds = spans{part: 400 * time.Millisecond, flood: 2200 * time.Millisecond, keys: 100_000}, min(o.rounds, 2)
 	}

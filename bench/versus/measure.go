@@ -54,6 +54,7 @@ type runs struct {
 	keys  [][]byte // requests for the limit that never denies
 	turns []turn
 	bytes memory
+	why   string // of a failure
 }
 
 // memory is bytes for each key.
@@ -176,7 +177,7 @@ func (r *runs) paced(ctx context.Context, rate int, span time.Duration) (all []d
 		<-time.After(time.Millisecond)
 	}
 	cancel()
-	return records(recorders, errors.Join(group.Wait(), context.Cause(ctx)))
+	return r.records(recorders), errors.Join(group.Wait(), context.Cause(ctx))
 }
 
 // closed asks in a closed loop.
@@ -195,7 +196,8 @@ func (r *runs) closed(ctx context.Context, span time.Duration, next func(*rand.Z
 			})
 		})
 	}
-	return records(recorders, asking.Wait())
+	err := asking.Wait()
+	return r.records(recorders), err
 }
 
 func (r *runs) recorders() []*drive.Recorder {
@@ -213,13 +215,15 @@ func waiting(recorders []*drive.Recorder) (n int) {
 	return n
 }
 
-// records returns all records, and the errors of a service that answers no verdicts.
-func records(recorders []*drive.Recorder, err error) (all []drive.Record, _ error) {
-	for _, r := range recorders {
-		records, failed := r.Records()
-		all, err = append(all, records...), errors.Join(err, failed)
+// records returns all records, and keeps the first reason of a failure for the report.
+func (r *runs) records(recorders []*drive.Recorder) (all []drive.Record) {
+	for _, one := range recorders {
+		records, failed := one.Records()
+		if all = append(all, records...); failed != nil && r.why == "" {
+			r.why = failed.Error()
+		}
 	}
-	return all, err
+	return all
 }
 
 // flood asks far more than strict limits admit, and judges the answers.
@@ -299,10 +303,11 @@ func (r *runs) ask(ctx context.Context, keys int) error {
 			})
 		})
 	}
-	all, err := records(recorders, asking.Wait())
+	err := asking.Wait()
+	all := r.records(recorders)
 	for i := range all {
 		if all[i].Result != drive.Allowed && err == nil {
-			err = fmt.Errorf("%s: a first hit on a key has the result %d", r.name, all[i].Result)
+			err = fmt.Errorf("a first hit on a key has the result %d: %s", all[i].Result, r.why)
 		}
 	}
 	return err

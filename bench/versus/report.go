@@ -223,6 +223,9 @@ func report(all []*runs, rounds int, s spans) string {
 	for _, r := range all {
 		if r.missing == "" {
 			fmt.Fprintf(&b, "- %s: %s\n", r.name, r.settings)
+			if r.why != "" {
+				fmt.Fprintf(&b, "  - a failure: %s\n", r.why)
+			}
 		} else {
 			fmt.Fprintf(&b, "- %s: not measured. %s\n", r.name, r.missing)
 		}

@@ -27,6 +27,7 @@ const (
 	secondKeys  = 8
 	dayKeys     = 64 // of a turn
 	longest     = 5 * time.Second
+	most        = 100 // requests of a write
 )
 
 // loads is how many open loops there are.
@@ -168,10 +169,15 @@ func (r *runs) paced(ctx context.Context, rate int, span time.Duration) (all []d
 	}
 	keys := zipf(uint64(rate))
 	n := 0
-	for range drive.Arrivals(ctx, rate, span) {
-		_, request := r.free(keys)
-		recorders[n%connections].Send([]int32{0}, [][]byte{request})
-		n++
+	for due := range drive.Arrivals(ctx, rate, span) {
+		for part := range slices.Chunk(due, most) {
+			requests := make([][]byte, len(part))
+			for i := range part {
+				_, requests[i] = r.free(keys)
+			}
+			recorders[n%connections].Send(make([]int32, len(part)), requests)
+			n++
+		}
 	}
 	for until := time.Now().Add(longest); waiting(recorders) > 0 && time.Now().Before(until); {
 		<-time.After(time.Millisecond)

@@ -27,6 +27,9 @@ type ratios []ratio
 // tolerance is by how much a ratio may differ in another run.
 const tolerance = 0.15
 
+// pages is the difference of memory in bytes a key that says nothing: a heap grows by pages.
+const pages = 16
+
 // figure is a figure of a turn, as a multiple of the bare server's in the same round.
 type figure struct {
 	name string
@@ -77,6 +80,9 @@ func ratiosOf(all []*runs) (found ratios) {
 	return found
 }
 
+// bytes reports whether the figure is memory.
+func (r ratio) bytes() bool { return r.figure == bytesName || r.figure == redisName }
+
 // cell shows a ratio, with its range over the rounds.
 func (r ratio) cell() string {
 	switch {
@@ -117,7 +123,7 @@ func (all ratios) compare(w io.Writer, now ratios) error {
 		compared++
 		d := r.value/before.value - 1
 		mark := ""
-		if math.Abs(d) > tolerance {
+		if math.Abs(d) > tolerance && (!r.bytes() || math.Abs(r.value-before.value) > pages) {
 			far, mark = far+1, " !"
 		}
 		fmt.Fprintln(w, line(r.service, r.figure, number(before.value), number(r.value), fmt.Sprintf("%+.0f %%%s", 100*d, mark)))

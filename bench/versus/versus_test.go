@@ -40,23 +40,43 @@ func (f *fake) ShouldRateLimit(_ context.Context, r *ratelimitv3.RateLimitReques
 	return &ratelimitv3.RateLimitResponse{OverallCode: code}, nil
 }
 
-// TestAFloodFindsAServiceThatLeaksOrIsStrict asks a true service, and two that are off by a little.
-func TestAFloodFindsAServiceThatLeaksOrIsStrict(t *testing.T) {
-	for _, off := range []int{0, 1, -1} {
-		listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		server := grpc.NewServer()
-		ratelimitv3.RegisterRateLimitServiceServer(server, &fake{off: off, used: make(map[string]int)})
-		served := make(chan error, 1)
-		go func() { served <- server.Serve(listener) }()
-		r := &runs{contender: &contender{name: "fake"}, site: &site{address: listener.Addr().String()}}
-		got, err := r.flood(t.Context(), 1500*time.Millisecond, 0)
+// serve serves a fake until the test ends.
+func serve(t *testing.T, off int) *runs {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	ratelimitv3.RegisterRateLimitServiceServer(server, &fake{off: off, used: make(map[string]int)})
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	t.Cleanup(func() {
 		server.Stop()
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
+	})
+	return &runs{contender: &contender{name: "fake"}, site: &site{address: listener.Addr().String()}}
+}
+
+// TestAnOpenLoopAsksAtItsRate: instants that come together are all asked.
+func TestAnOpenLoopAsksAtItsRate(t *testing.T) {
+	r := serve(t, 1<<30)
+	for i := range population {
+		r.keys = append(r.keys, r.request(free, fmt.Sprint(i)))
+	}
+	const rate, span = 10_000, 500 * time.Millisecond
+	all, err := r.paced(t.Context(), rate, span)
+	if n := len(all); err != nil || n < 4500 || n > 5500 { // seven standard deviations
+		t.Errorf("%d requests, %v; want about 5000", n, err)
+	}
+}
+
+// TestAFloodFindsAServiceThatLeaksOrIsStrict asks a true service, and two that are off by a little.
+func TestAFloodFindsAServiceThatLeaksOrIsStrict(t *testing.T) {
+	for _, off := range []int{0, 1, -1} {
+		got, err := serve(t, off).flood(t.Context(), 1500*time.Millisecond, 0)
 		if err != nil || got.failed > 0 || (got.over >= dayKeys/2) != (off > 0) || (got.under >= dayKeys/2) != (off < 0) || (got.over == 0) != (off <= 0) {
 			t.Errorf("%d hits more than the limit: got %+v, %v", off, got, err)
 		}

@@ -3,6 +3,7 @@ package limiter_test
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -103,8 +104,8 @@ func TestResetsOfACalendarAreExact(t *testing.T) {
 // checkResets hits a limit of one request at the starts and the ends of windows.
 func checkResets(t *testing.T, limit string, starts []int64) {
 	t.Helper()
-	var now algorithms.Instant
-	counts := must.Get(memstore.New(memstore.Options{MaxKeys: 4, Virtual: func() algorithms.Instant { return now }}))(t)
+	var now atomic.Int64 // the sweep reads it too
+	counts := must.Get(memstore.New(memstore.Options{MaxKeys: 4, Virtual: func() algorithms.Instant { return algorithms.Instant(now.Load()) }}))(t)
 	defer counts.Close()
 	l := must.Get(limiter.New(counts, limiter.Options{}))(t)
 	source := descriptors.Source{Name: "rules.yaml", Data: []byte("domain: edge\ndescriptors: [{key: a, rate_limit: " + limit + "}]")}
@@ -113,7 +114,7 @@ func checkResets(t *testing.T, limit string, starts []int64) {
 	counter := rules.All()[0].Limits[0].Algorithm == algorithms.CalendarCounter
 	var v limiter.Verdict
 	ask := func(at algorithms.Instant) algorithms.Decision {
-		now = at
+		now.Store(int64(at))
 		must.Do(t, l.Check(t.Context(), request("edge", "a=x"), &v))
 		return v.Statuses[0].Decision
 	}

@@ -19,7 +19,7 @@ import (
 //go:embed *.yaml
 var files embed.FS
 
-// A Profile is the source of the demands of a case.
+// A Profile is a set of demands.
 type Profile string
 
 // The profiles, each with the ones before it.

@@ -59,6 +59,9 @@ func repeat(text string) (string, error) {
 			return "", fmt.Errorf("%s is too often", text[m[4]:m[5]])
 		}
 		part := text[m[2]:m[3]]
+		if n*len(part) > 1<<23 {
+			return "", fmt.Errorf("%d times %d bytes is too much", n, len(part))
+		}
 		var all strings.Builder
 		for i := range n {
 			all.WriteString(strings.ReplaceAll(part, "#", strconv.Itoa(i)))

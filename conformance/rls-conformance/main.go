@@ -69,10 +69,10 @@ func runCommand(stdout, stderr io.Writer) *cobra.Command {
 	}
 	f := c.Flags()
 	f.StringVar(&o.target, "target", "", "host:port of a service that runs")
-	f.StringVar(&o.start, "start", "", "command line of a shell that starts the service; $RLS_PORT, $RLS_RULES and others are in its environment")
+	f.StringVar(&o.start, "start", "", "command line of a shell that starts the service on $RLS_PORT with $RLS_RULES")
 	f.StringVar(&o.starter, "starter", "", "a `name` that the command starters prints, in place of --start")
 	f.StringVar(&o.program, "program", "", "the program that --starter starts, by default the one on the PATH")
-	f.StringVar(&o.form, "form", "", "form of the rules of the target: "+strings.Join(forms.All(), ", ")+` (default "reference", or the starter's)`)
+	f.StringVar(&o.form, "form", "", "form of the rules: "+strings.Join(forms.All(), ", ")+` (default "reference", or of the starter)`)
 	f.StringVar(&o.redis, "redis", "", "redis-server to start for the target; adds the cases of outages")
 	f.StringSliceVar(&o.provides, "provides", nil, "features of the target: "+strings.Join(cases.Features(), ", "))
 	f.StringVar(&o.profile, "profile", string(cases.Strict), "reference, strict (with reference) or weir (with both)")
@@ -84,7 +84,7 @@ func runCommand(stdout, stderr io.Writer) *cobra.Command {
 	return c
 }
 
-// apply takes the settings of a starter where no flag has one.
+// apply takes the words of a starter where no flag has any.
 func (o *options) apply() error {
 	if o.starter == "" {
 		if o.form == "" {
@@ -289,7 +289,8 @@ func startersCommand(stdout io.Writer) *cobra.Command {
 				return err
 			}
 			for _, s := range all {
-				fmt.Fprintf(stdout, "%s\n    %s\n    program %s, rules in the form %s, Redis: %s\n    %s\n", s.Name, s.About, s.Program, s.Form, s.Redis, s.Command)
+				fmt.Fprintf(stdout, "%s\n    %s\n    program %s, rules in the form %s, Redis: %s\n    %s\n",
+					s.Name, s.About, s.Program, s.Form, s.Redis, s.Command)
 			}
 			return nil
 		},

@@ -63,8 +63,7 @@ func Write(form, directory, staging, marker string, domains []cases.Domain, text
 		for _, other := range texts {
 			text = other
 		}
-		// Limitador sees that a file is written, and does not see that one is renamed.
-		return os.WriteFile(filepath.Join(directory, "limits.yaml"), []byte(text), 0o644)
+		return swap(directory, staging, text)
 	}
 	for _, d := range all {
 		text, broken := texts[d.Domain]
@@ -97,4 +96,30 @@ func replace(directory, staging, name, text string) error {
 		return err
 	}
 	return os.Rename(temporary, target)
+}
+
+// swap writes a file in staging, and makes limits.yaml a link to that file. Limitador notices a
+// link that changes, and does not notice a file that takes the place of another one. A file that is
+// written in place can be read too soon.
+func swap(directory, staging, text string) error {
+	f, err := os.CreateTemp(staging, "limits-*.txt")
+	if err != nil {
+		return err
+	}
+	if _, err := f.WriteString(text); err != nil {
+		_ = f.Close()
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	name, err := filepath.Abs(f.Name())
+	if err != nil {
+		return err
+	}
+	next := filepath.Join(directory, "next")
+	if err := os.Symlink(name, next); err != nil {
+		return err
+	}
+	return os.Rename(next, filepath.Join(directory, "limits.yaml"))
 }

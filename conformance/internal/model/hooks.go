@@ -11,6 +11,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -32,7 +33,7 @@ func entriesOf(d *commonv3.RateLimitDescriptor) []Entry {
 // Hooks are the parts of a service, in the order of a request. A mutant replaces one of them.
 type Hooks struct {
 	Check        func(*ratelimitv3.RateLimitRequest) error
-	Domain       func(domain string) string // with the rules of a domain
+	Domain       func(domain string) string // the name that rules are looked up by
 	Hits         func(*ratelimitv3.RateLimitRequest, *commonv3.RateLimitDescriptor) (hits uint64, refund bool)
 	Find         func(nodes []*Node, e Entry) *Node
 	Missed       func(found *Node) *Node // the rule of a descriptor whose next entry no rule has
@@ -69,6 +70,7 @@ type Hooks struct {
 	NoWatch    bool                                  // rules are read once
 	Terminate  func(notServing, graceful func()) int // returns the exit code
 	MaxMessage int
+	Unknown    grpc.StreamHandler // of methods that do not exist; nil means gRPC's own
 }
 
 // Correct returns the hooks of a service without faults.

@@ -19,7 +19,7 @@ import (
 )
 
 // Serve serves as a program that the suite starts, with the variables of its environment, until
-// SIGTERM. Serve returns the exit code.
+// SIGTERM. The result is the exit code.
 func Serve(h Hooks) (int, error) {
 	if address := os.Getenv("RLS_REDIS"); address != "" {
 		h.Store = store(h.Store, address)
@@ -35,7 +35,11 @@ func Serve(h Hooks) (int, error) {
 	if err != nil {
 		return 1, err
 	}
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(h.MaxMessage))
+	options := []grpc.ServerOption{grpc.MaxRecvMsgSize(h.MaxMessage)}
+	if h.Unknown != nil {
+		options = append(options, grpc.UnknownServiceHandler(h.Unknown))
+	}
+	server := grpc.NewServer(options...)
 	ratelimitv3.RegisterRateLimitServiceServer(server, s)
 	check := health.NewServer()
 	if len(h.Health) > 0 {
@@ -116,14 +120,9 @@ func stamp(directory string) string {
 	return text.String()
 }
 
-// store asks a Redis for a sign of life before each request. Counts stay in memory.
+// store names the Redis of the service to a hook.
 func store(next func(context.Context) error, address string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		if err := next(context.WithValue(ctx, addressKey{}, address)); err != nil {
-			return err
-		}
-		return nil
-	}
+	return func(ctx context.Context) error { return next(context.WithValue(ctx, addressKey{}, address)) }
 }
 
 type addressKey struct{}

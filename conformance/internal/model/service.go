@@ -1,4 +1,4 @@
-// Package model is a small rate limit service, for the tests of the suite. Hooks are the places
+// Package model is a small rate limit service, for the tests of the suite. The hooks are the places
 // where a mutant does something else.
 package model
 
@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// A Service is a rate limit service in memory, safe for concurrent use.
+// A Service is a rate limit service in memory, and safe for concurrent use.
 type Service struct {
 	ratelimitv3.UnimplementedRateLimitServiceServer
 
@@ -109,7 +109,7 @@ func (s *Service) bills(r *ratelimitv3.RateLimitRequest, domain *Domain, found [
 	return all, nil
 }
 
-// of returns a bill with the texts of a limit.
+// of returns a bill with the words of a limit.
 func (b bill) of(l *Limit) bill {
 	b.requests, b.unit, b.name, b.burst = uint64(l.Requests), l.Unit, l.Name, uint64(l.Burst)
 	if l.Algorithm != "" && l.Algorithm != b.algorithm {
@@ -167,7 +167,7 @@ func (s *Service) charge(bills []*bill) bool {
 	}
 	over := h.Verdict(bills)
 	for _, b := range bills {
-		// A denied request gives back its hits.
+		// A denied request gives the hits back.
 		if over && b.charged && !b.counted {
 			s.states[b.key].remove(b.hits)
 		}

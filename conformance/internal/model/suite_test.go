@@ -6,8 +6,8 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -36,6 +36,7 @@ func TestMain(m *testing.M) {
 		flag.Parse()
 		os.Exit(m.Run())
 	}
+	go endWithParent()
 	h := Correct()
 	for _, other := range append(mutants(), constant()...) {
 		if other.name == name {
@@ -49,6 +50,17 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// endWithParent ends the process when the one that started it has ended, for a test that is killed
+// ends no process.
+func endWithParent() {
+	parent := os.Getppid()
+	for range time.Tick(time.Second) {
+		if os.Getppid() != parent {
+			os.Exit(1)
+		}
+	}
+}
+
 // constant are services that answer each request alike.
 func constant() []mutant {
 	return []mutant{
@@ -57,13 +69,19 @@ func constant() []mutant {
 	}
 }
 
-// play runs the chosen cases against a mutant, or against the correct service.
-func play(t *testing.T, name string, uncounted bool, chosen func(c *cases.Case) bool) []runner.Result {
+// documents reads the documents of the suite.
+func documents(t *testing.T) []*cases.Document {
 	t.Helper()
-	documents, err := cases.Load()
+	all, err := cases.Load()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return all
+}
+
+// play runs the cases of documents against a mutant, or against the correct service.
+func play(t *testing.T, name string, uncounted bool, documents []*cases.Document, chosen func(c *cases.Case) bool) []runner.Result {
+	t.Helper()
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -85,13 +103,16 @@ func play(t *testing.T, name string, uncounted bool, chosen func(c *cases.Case) 
 
 func all(*cases.Case) bool { return true }
 
+// needsUncounted reports whether a case needs a target that does not count denied requests.
+func needsUncounted(c *cases.Case) bool { return slices.Contains(c.Needs, cases.FeatureUncounted) }
+
 func TestCorrectServicePassesEveryCase(t *testing.T) {
 	t.Parallel()
-	for _, uncounted := range []bool{false, true} {
-		for _, result := range play(t, "", uncounted, all) {
-			if result.Outcome == runner.Fail {
-				t.Errorf("denials uncounted: %t: %s: %s", uncounted, result.ID, result.Reason)
-			}
+	results := play(t, "", false, documents(t), all)
+	results = append(results, play(t, "", true, documents(t), needsUncounted)...)
+	for _, result := range results {
+		if result.Outcome == runner.Fail {
+			t.Errorf("%s: %s", result.ID, result.Reason)
 		}
 	}
 }
@@ -103,7 +124,8 @@ func needsRedis(id string) bool {
 
 func TestEachMutantIsFoundByItsCase(t *testing.T) {
 	t.Parallel()
-	slots := make(chan struct{}, 6)
+	all := documents(t)
+	slots := make(chan struct{}, 8)
 	for _, m := range mutants() {
 		t.Run(strings.ReplaceAll(m.name, " ", "-"), func(t *testing.T) {
 			t.Parallel()
@@ -112,7 +134,9 @@ func TestEachMutantIsFoundByItsCase(t *testing.T) {
 			if needsRedis(m.found) {
 				t.Skip("REDIS_SERVER is not set")
 			}
-			results := play(t, m.name, strings.Contains(m.found, "uncounted") && strings.HasPrefix(m.found, "denials"), func(c *cases.Case) bool { return c.ID() == m.found })
+			name, _, _ := strings.Cut(m.found, "/")
+			of := slices.DeleteFunc(slices.Clone(all), func(d *cases.Document) bool { return d.Name != name })
+			results := play(t, m.name, strings.HasPrefix(m.found, "denials/uncounted"), of, func(c *cases.Case) bool { return c.ID() == m.found })
 			if len(results) != 1 {
 				t.Fatalf("there is no case %s", m.found)
 			}
@@ -123,68 +147,48 @@ func TestEachMutantIsFoundByItsCase(t *testing.T) {
 	}
 }
 
-func TestConstantServicesPassOnlyWhatTheyMust(t *testing.T) {
+// A case that no fault can fail proves nothing. So each case finds a mutant, or a service that
+// answers each request alike. The cases that such a service passes are in a list.
+func TestEachCaseFails(t *testing.T) {
 	t.Parallel()
-	for _, m := range constant() {
-		var passed []string
-		for _, result := range play(t, m.name, false, all) {
-			if result.Outcome == runner.Pass {
-				passed = append(passed, result.ID)
-			}
-		}
-		compare(t, m.name, mustPass()[m.name], passed)
+	fails := make(map[string]bool)
+	for _, m := range mutants() {
+		fails[m.found] = true
 	}
-}
-
-// compare checks a set of names against the one that testdata lists.
-func compare(t *testing.T, name string, want, got []string) {
-	t.Helper()
-	for _, id := range got {
-		if !slices.Contains(want, id) {
-			t.Errorf("%s: %s is not in the list", name, id)
-		}
-	}
-	for _, id := range want {
-		if !slices.Contains(got, id) && !needsRedis(id) {
-			t.Errorf("%s: %s is in the list without need", name, id)
-		}
-	}
-}
-
-// TestEachCaseFailsOnAMutant plays the whole suite against each mutant.
-func TestEachCaseFailsOnAMutant(t *testing.T) {
+	all := documents(t)
 	if testing.Short() {
-		t.Skip("takes minutes; make conformance runs it")
+		// These take most of the time, for they start a process for each case.
+		all = slices.DeleteFunc(all, func(d *cases.Document) bool { return d.Alone })
 	}
-	t.Parallel()
-	var mu sync.Mutex
-	failed := make(map[string]bool)
-	seen := make(map[string]bool)
-	var group sync.WaitGroup
-	slots := make(chan struct{}, 4)
-	for _, m := range append(mutants(), constant()...) {
-		group.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			for _, uncounted := range []bool{false, true} {
-				results := play(t, m.name, uncounted, func(c *cases.Case) bool {
-					return !uncounted || slices.Contains(c.Needs, cases.FeatureUncounted)
-				})
-				mu.Lock()
-				for _, result := range results {
-					seen[result.ID] = true
-					failed[result.ID] = failed[result.ID] || result.Outcome == runner.Fail
-				}
-				mu.Unlock()
+	for _, m := range constant() {
+		passed := make(map[string]bool)
+		results := play(t, m.name, false, all, func(c *cases.Case) bool { return !needsUncounted(c) })
+		results = append(results, play(t, m.name, true, all, needsUncounted)...)
+		for _, result := range results {
+			passed[result.ID] = result.Outcome == runner.Pass
+			fails[result.ID] = fails[result.ID] || result.Outcome == runner.Fail
+			if passed[result.ID] && !must(m.name, result.ID) {
+				t.Errorf("%s: passes %s", m.name, result.ID)
 			}
-		})
-	}
-	group.Wait()
-	var never []string
-	for _, id := range sorted(seen) {
-		if !failed[id] {
-			never = append(never, id)
+		}
+		for _, id := range mustPass()[m.name] {
+			if !passed[id] {
+				t.Errorf("%s: does not pass %s, which its list has", m.name, id)
+			}
 		}
 	}
-	compare(t, "cases that no mutant fails", neverFail(), never)
+	for _, d := range all {
+		for i := range d.Cases {
+			id := d.Cases[i].ID()
+			if reason, known := neverFails()[id]; fails[id] == known && !needsRedis(id) {
+				t.Errorf("%s: a fault fails it: %t, the reason why none can: %q", id, fails[id], reason)
+			}
+		}
+	}
+}
+
+// must reports whether a service that answers each request alike has to pass a case.
+func must(name, id string) bool {
+	document, _, _ := strings.Cut(id, "/")
+	return slices.Contains(mustPass()[name], id) || document == "health" || document == "drain"
 }

@@ -146,7 +146,9 @@ func (c *client) check(want cases.Answer, got reply) error {
 }
 
 func (c *client) checkStatus(want cases.Status, got *ratelimitv3.RateLimitResponse_DescriptorStatus, a reply) error {
-	code := map[ratelimitv3.RateLimitResponse_Code]string{ratelimitv3.RateLimitResponse_OK: "OK", ratelimitv3.RateLimitResponse_OVER_LIMIT: "OVER"}[got.GetCode()]
+	code := map[ratelimitv3.RateLimitResponse_Code]string{
+		ratelimitv3.RateLimitResponse_OK: "OK", ratelimitv3.RateLimitResponse_OVER_LIMIT: "OVER",
+	}[got.GetCode()]
 	if want.Code != "" && code != want.Code {
 		return fmt.Errorf("want code %s, got %s", want.Code, got.GetCode())
 	}

@@ -26,8 +26,8 @@ type play struct {
 	client *client
 	fresh  string
 
-	// disturbed says that a request came after the end of the window that it was meant for: a
-	// failure of this attempt proves nothing.
+	// disturbed says that a request came after the end of the window that it was meant for: this
+	// attempt proves nothing.
 	disturbed bool
 	second    int64 // the second that requests are meant for; 0 where no step waits for one
 	minute    int64 // of the first request

@@ -36,7 +36,7 @@ type Result struct {
 	Took    time.Duration `json:"took_ns"`
 }
 
-// A Runner plays cases against one target, on one goroutine.
+// A Runner plays cases against one target. The methods are for one goroutine.
 type Runner struct {
 	Target   string   // host:port of a service that somebody else started
 	Start    string   // the command line that starts the target; then Target has no meaning
@@ -143,7 +143,9 @@ func Domains(documents []*cases.Document) []cases.Domain {
 }
 
 // runShared plays cases on one target, and the serial ones after the others.
-func (r *Runner) runShared(ctx context.Context, documents []*cases.Document, shared, serial []*cases.Case, results map[*cases.Case]Result) error {
+func (r *Runner) runShared(
+	ctx context.Context, documents []*cases.Document, shared, serial []*cases.Case, results map[*cases.Case]Result,
+) error {
 	if len(shared)+len(serial) == 0 {
 		return nil
 	}
@@ -248,7 +250,7 @@ func (r *Runner) playAlone(ctx context.Context, c *cases.Case) Result {
 		var disturbed bool
 		last, disturbed = r.attempt(ctx, t, c)
 		t.end()
-		if !disturbed || last.Outcome == Pass {
+		if !disturbed {
 			break
 		}
 	}
@@ -261,14 +263,14 @@ func (r *Runner) play(ctx context.Context, t *target, c *cases.Case) Result {
 	for range attempts {
 		var disturbed bool
 		last, disturbed = r.attempt(ctx, t, c)
-		if !disturbed || last.Outcome == Pass {
+		if !disturbed {
 			break
 		}
 	}
 	return r.result(c, last.Outcome, last.Reason, last.Took)
 }
 
-// attempt plays a case once, and reports whether a failure proves nothing.
+// attempt plays a case once, and reports whether the result proves nothing.
 func (r *Runner) attempt(ctx context.Context, t *target, c *cases.Case) (Result, bool) {
 	begin := time.Now()
 	fail := func(err error) (Result, bool) {
@@ -286,7 +288,7 @@ func (r *Runner) attempt(ctx context.Context, t *target, c *cases.Case) (Result,
 	err = p.run(ctx)
 	switch {
 	case err == nil:
-		return Result{Outcome: Pass, Took: time.Since(begin)}, false
+		return Result{Outcome: Pass, Took: time.Since(begin)}, p.disturbed
 	case p.disturbed:
 		result, _ := fail(errors.Join(err, errors.New("the target or this machine is too slow for the windows of this case")))
 		return result, true

@@ -76,7 +76,7 @@ func (p *process) kill() {
 	<-p.ended
 }
 
-// A tail keeps the last bytes of an output, safe for concurrent use.
+// A tail keeps the last bytes of an output, and is safe for concurrent use.
 type tail struct {
 	mu   sync.Mutex
 	text []byte // guarded by mu
@@ -136,7 +136,14 @@ func (r *Runner) startTarget(ctx context.Context, domains []cases.Domain) (*targ
 	if err := t.write(); err != nil {
 		return nil, t.abandon(err)
 	}
-	if err := t.run(ctx); err != nil {
+	// Another program may take a free port before the target does.
+	for range 3 {
+		if err = t.run(ctx); err == nil || !strings.Contains(err.Error(), "address already in use") {
+			break
+		}
+		t.process.kill()
+	}
+	if err != nil {
 		return nil, t.abandon(err)
 	}
 	return t, nil

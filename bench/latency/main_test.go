@@ -35,7 +35,7 @@ func TestEachServerInMemoryIsAskedAtHalfOfAPeak(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Log("\n" + out.String())
-	if !regexp.MustCompile(`^[1-9]\d{2,} requests per second(.*\n){3,}.*bare grpc-go.*\n.*in memory, grpc.*\n.*in memory, lane.*\n$`).MatchString(out.String()) {
+	if !regexp.MustCompile(`^[1-9]\d{2,} requests per second(.*\n){3,}.*bare grpc-go.*\n.*floor.*\n.*in memory, grpc.*\n.*in memory, lane.*\n$`).MatchString(out.String()) {
 		t.Error("want a rate, and a row for each server")
 	}
 }

@@ -3,8 +3,8 @@
 //
 // The race detector makes sync.Pool drop values, so that allocations cannot be counted. A test that
 // repeats one step 100 000 times finds no more races than one that repeats it 10 000 times. `make
-// test` runs the tests with the race detector. The tests of files that import this package run
-// again, without the race detector (scripts/sized.sh).
+// test` runs the tests with the race detector. A test that uses this package, itself or through
+// helpers, runs again without the race detector (scripts/sized.sh).
 package race
 
 import "testing"

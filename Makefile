@@ -35,7 +35,9 @@ RACE = $$(if [ "$$(go env CGO_ENABLED)" = 1 ] || [ -n "$${CI:-}" ]; then echo -r
 PURE := pkg/algorithms
 # The packages whose tests are built from the code under test. The tests below test/ start programs.
 # `go test` does not see a change of a program, so never take those results from the cache.
-UNITS = $$(go list ./... | grep -v -e '/weir/test/' -e '/weir/$(PURE)$$')
+# The longest packages come first: at the end no package should run alone.
+FIRST := $(addprefix ./,pkg/store/redisstore cmd/sidecar cmd/ratelimit pkg/store/shared pkg/store/memstore pkg/limiter)
+UNITS = $$(go list $(FIRST) ./... | grep -v -e '/weir/test/' -e '/weir/$(PURE)$$')
 # Sets ENVOY to a real Envoy and REDIS_SERVER to a real Redis. Where one is missing the script says
 # so, and tests that need it skip, or fail where WEIR_REQUIRE names it.
 FIND = for part in envoy redis; do if path=$$(scripts/$$part.sh); then \

@@ -207,7 +207,7 @@ func FuzzParse(f *testing.F) {
 // A million ranges are small and found at once. So they are where a list is made to be slow: each
 // range in another one, or all of them in one place.
 func TestMillionRangesAreSmallAndFoundAtOnce(t *testing.T) {
-	if testing.Short() || race.Enabled {
+	if race.Short() {
 		t.Skip("measures time and memory")
 	}
 	const n = 1_000_000

@@ -1,6 +1,7 @@
 package descriptors
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -92,8 +93,12 @@ func TestKeysOfTwoAlignmentsDiffer(t *testing.T) {
 		limits = append(limits, "{"+unit+", requests_per_unit: 5, align: {to: first_hit}}")
 	}
 	keys, meanings := make(map[string]string), make(map[string]string)
-	for _, text := range limits {
-		l := aligned(t, text)
+	document := "domain: edge\ndescriptors:\n" // one for all, as each reads the time zones anew
+	for i, text := range limits {
+		document += fmt.Sprintf("- {key: k%d, rate_limit: %s}\n", i, text)
+	}
+	for i, rule := range load(t, document).All() {
+		text, l := limits[i], rule.Limits[0]
 		key, meaning := string(AppendKey(nil, "edge", nil, &l)), string(l.appendMeaning(nil))
 		if keys[key] != "" || meanings[meaning] != "" {
 			t.Errorf("%s: key %q and meaning of %q or %q", text, key, keys[key], meanings[meaning])

@@ -325,7 +325,7 @@ func naiveKey(way []drawn, entries []Entry) string {
 func TestPatternsAgreeWithASlowMatcher(t *testing.T) {
 	const each = 20
 	trees := 5000
-	if testing.Short() || race.Enabled {
+	if race.Short() {
 		trees /= 10
 	}
 	if text := os.Getenv("WEIR_TREES"); text != "" {

@@ -41,10 +41,11 @@ func newFixture(tb testing.TB, rules string) fixture {
 	return newFixtureWith(tb, rules, limiter.Options{})
 }
 
-// newFixtureWith is newFixture with options. Without rules there is no SetRules.
+// newFixtureWith is newFixture with options. Without rules there is no SetRules. The sweep takes an
+// hour, as days pass in bubbles.
 func newFixtureWith(tb testing.TB, rules string, o limiter.Options) fixture {
 	tb.Helper()
-	s := must.Get(memstore.New(memstore.Options{}))(tb)
+	s := must.Get(memstore.New(memstore.Options{SweepInterval: time.Hour}))(tb)
 	tb.Cleanup(s.Close)
 	return newFixtureOn(tb, s, rules, o)
 }

@@ -118,7 +118,7 @@ func TestEdgesOfSchedulesAreExact(t *testing.T) {
 					entries = entries[:1+random.IntN(len(entries))]
 				}
 				checkEdges(t, zone, entries, spans)
-				if testing.Short() {
+				if race.Short() {
 					break
 				}
 			}

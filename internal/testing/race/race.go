@@ -9,10 +9,14 @@ package race
 
 import "testing"
 
+// Short reports whether a test leaves out a part of its cases: with the race detector or with
+// -short.
+func Short() bool { return Enabled || testing.Short() }
+
 // Scale returns n, the size of a test, or a tenth of n with the race detector or with -short. The
 // result is at least 1.
 func Scale(n int) int {
-	if Enabled || testing.Short() {
+	if Short() {
 		return max(1, n/10)
 	}
 	return n

@@ -3,8 +3,10 @@
 //
 //	sized DIR…
 //
-// A test depends on package race if its function names Scale, Without or Enabled. So does a test
-// that names another such function, variable or method of the module. Methods of a package are
+// The packages are in the order of the directories; one directory may lie in a later one.
+//
+// A test depends on package race if its function names Scale, Short, Without or Enabled. So does a
+// test that names another such function, variable or method of the module. Methods of a package are
 // compared by name alone. So the program may print a test too many, and never one too few.
 package main
 
@@ -43,7 +45,7 @@ type graph map[name]map[name]bool
 
 // find returns a flag for the tests below some directories of a module, and their packages.
 func find(root string, dirs []string) ([]string, error) {
-	users := graph{}
+	users, order := graph{}, []string(nil)
 	for _, dir := range dirs {
 		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, e fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, "_test.go") && !strings.Contains(path, "internal/testing/") || filepath.Ext(path) != ".go" {
@@ -53,14 +55,17 @@ func find(root string, dirs []string) ([]string, error) {
 			if err != nil {
 				return err
 			}
-			return users.read(path, filepath.ToSlash(below))
+			if below = filepath.ToSlash(below); !slices.Contains(order, below) {
+				order = append(order, below)
+			}
+			return users.read(path, below)
 		})
 		if err != nil {
 			return nil, err
 		}
 	}
 	const race = "internal/testing/race"
-	next := []name{{race, "Scale"}, {race, "Without"}, {race, "Enabled"}}
+	next := []name{{race, "Scale"}, {race, "Short"}, {race, "Without"}, {race, "Enabled"}}
 	tests, packages, seen := map[string]bool{}, map[string]bool{}, map[name]bool{}
 	for len(next) > 0 {
 		n := next[0]
@@ -71,7 +76,7 @@ func find(root string, dirs []string) ([]string, error) {
 		seen[n] = true
 		switch {
 		case strings.HasPrefix(n.is, "Test"):
-			tests[n.is], packages["./"+n.dir] = true, true
+			tests[n.is], packages[n.dir] = true, true
 		case len(n.is) > 1 && n.is[0] == '.' && token.IsExported(n.is[1:]):
 			return nil, fmt.Errorf("%s: method %s depends on package race: must be a function", n.dir, n.is[1:])
 		}
@@ -81,7 +86,13 @@ func find(root string, dirs []string) ([]string, error) {
 		return nil, errors.New("no test depends on package race")
 	}
 	all := strings.Join(slices.Sorted(maps.Keys(tests)), "|")
-	return append([]string{"-run=^(" + all + ")$"}, slices.Sorted(maps.Keys(packages))...), nil
+	arguments := []string{"-run=^(" + all + ")$"}
+	for _, dir := range order {
+		if packages[dir] {
+			arguments = append(arguments, "./"+dir)
+		}
+	}
+	return arguments, nil
 }
 
 // read adds the declarations of a file.

@@ -71,8 +71,8 @@ func TestTheArgumentsAreOneFlagAndThePackages(t *testing.T) {
 		"pkg/a/a_test.go": "func TestA(t *testing.T) { race.Without(t) }",
 		"pkg/c/c_test.go": "func TestD(t *testing.T) {}",
 	})
-	got, err := find(root, []string{"pkg"})
-	if diff := cmp.Diff([]string{"-run=^(TestA|TestB)$", "./pkg/a", "./pkg/b"}, got); diff != "" || err != nil {
+	got, err := find(root, []string{"pkg/b", "pkg"})
+	if diff := cmp.Diff([]string{"-run=^(TestA|TestB)$", "./pkg/b", "./pkg/a"}, got); diff != "" || err != nil {
 		t.Errorf("arguments (-want +got), %v:\n%s", err, diff)
 	}
 }

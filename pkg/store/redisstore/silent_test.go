@@ -145,15 +145,12 @@ func sharing(t *testing.T, s store.Remote) *near.Store {
 // millisecond: too long, and the doubt.
 const slowest = leastSilence + 50*time.Millisecond
 
-// short reports whether a test leaves its long cases out: with the race detector they take minutes.
-func shortened() bool { return testing.Short() || race.Enabled }
-
 func TestNobodyWaitsThroughASilentRedis(t *testing.T) {
 	for name, arrives := range loads() {
 		for _, deadline := range []time.Duration{20 * time.Millisecond, 2 * time.Second, 10 * time.Second, 0} {
 			for _, silence := range []time.Duration{300 * time.Millisecond, time.Second, 5 * time.Second, time.Minute} {
 				many := name == "20 callers" || name == "2000 per second"
-				if many && silence > time.Second && (deadline != 10*time.Second || shortened()) || shortened() && silence == time.Second {
+				if many && silence > time.Second && (deadline != 10*time.Second || race.Short()) || race.Short() && silence == time.Second {
 					continue // takes seconds
 				}
 				t.Run(fmt.Sprintf("%s, deadline %v, silent for %v", name, deadline, silence), func(t *testing.T) {
@@ -297,7 +294,7 @@ func TestAFlutteringRedisOpensTheBreakerOncePerPause(t *testing.T) {
 					charge: store.Charge{Key: []byte("k"), Limit: perAge(algorithms.FixedWindow, 1e9), Hits: 1, Exact: true},
 				}
 				begun, minutes := time.Now(), 1
-				if !shortened() {
+				if !race.Short() {
 					minutes = 10
 				}
 				over := func() bool { return time.Since(begun) > time.Duration(minutes)*time.Minute }

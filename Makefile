@@ -19,13 +19,15 @@ REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
 STAMP = -X github.com/weirproxy/weir/internal/version.linked=$(VERSION) -X github.com/weirproxy/weir/internal/version.revision=$(REVISION)
 # With one set of flags the programs share their compiled packages. The tag leaves out grpc's pages
 # of traces: with their templates the linker would keep every method of every library.
-BUILD = CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -ldflags='-s -w $(STAMP)' -o bin/
+BUILD = CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -ldflags='-s -w $(STAMP)' -o $(OUT)
+OUT ?= bin/
 BENCH ?= .
 BENCHFLAGS ?= -benchmem
 TESTFLAGS ?=
 GORACE ?=
 ARGS ?=
 LIMITADOR ?=
+SNAPSHOT ?=
 
 # The race detector needs a C compiler; without one the tests run without the detector, except in
 # CI.
@@ -162,10 +164,11 @@ lint: ## Lint the Go code, and count sentences that are not plain English (a fir
 		ended
 
 .PHONY: check
-check: lint ## Check all that is not a test: lint, vet, protobuf, generated code, go.mod
+check: lint ## Check all that is not a test: lint, vet, protobuf, workflows, generated code, go.mod
 	@for module in $(LINTED); do (set -x; go -C "$$module" vet ./...); done
 	$(TOOL) buf lint
 	$(TOOL) buf format --diff --exit-code
+	$(TOOL) actionlint -shellcheck= -pyflakes= .github/workflows/*.yml deploy/ci/github.yaml
 	scripts/breaking.sh
 	scripts/generated.sh
 	@for module in $(MODULES); do (set -x; cd "$$module"; go mod tidy -diff); done
@@ -177,6 +180,10 @@ vulnerabilities: ## Find known vulnerabilities in code that Weir calls; ARGS=-db
 .PHONY: bom
 bom: build ## Write bin/sidecar.bom.json and bin/ratelimit.bom.json, software bills of materials
 	@scripts/bom.sh '$(VERSION)' bin/sidecar bin/ratelimit
+
+.PHONY: release
+release: ## Write the files of a release to dist/: archives, images, chart, bills of materials, checksums (5 minutes). The commit must have the tag of the chart's version; SNAPSHOT=1 does without
+	@scripts/release.sh $(if $(SNAPSHOT),--snapshot)
 
 .PHONY: generate
 generate: ## Write the generated code anew

@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"archive/tar"
 	"crypto/tls"
 	"debug/elf"
 	"errors"
@@ -9,48 +10,95 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+
+	"github.com/weirproxy/weir/deploy/image"
 	"github.com/weirproxy/weir/internal/testing/certtest"
 	"github.com/weirproxy/weir/test/parts"
 )
 
+// stages returns the images of the Dockerfile by the name of their target.
+func stages(t *testing.T) map[string]image.Stage {
+	t.Helper()
+	all, err := image.Stages(parts.Read(t, "Dockerfile"), map[string]string{"VERSION": "1.2.3", "REVISION": "abc"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := make(map[string]image.Stage)
+	for _, s := range all {
+		named[s.Name] = s
+	}
+	return named
+}
+
 func TestDockerfileMakesAStaticBinaryForNobody(t *testing.T) {
 	t.Parallel()
-	content := parts.Read(t, "Dockerfile")
-	// The last FROM starts the image.
-	_, image, found := strings.Cut(content, "\nFROM scratch\n")
-	if !found {
-		t.Fatal("want an image FROM scratch: nothing but the binary")
-	}
-	_, drop, _ := strings.Cut(content, "\nFROM scratch AS ratelimit\n")
-	drop, alone, found := strings.Cut(strings.TrimSuffix(drop, "\nFROM scratch\n"+image), "\nFROM scratch AS sidecar\n")
-	if !found || strings.Contains(alone, "ratelimit") || !strings.HasSuffix(alone, "ENTRYPOINT [\"/bin/sidecar\"]\n") {
-		t.Errorf("the target sidecar: got %q, want sidecar alone", alone)
-	}
-	for entry, image := range map[string]string{"sidecar": image, "ratelimit": drop} {
-		for _, want := range []string{
-			"USER 65532:65532\n", "ENTRYPOINT [\"/bin/" + entry + "\"]\n",
-			// Platforms start /bin/ratelimit by name, whichever of the two it is.
-			"COPY --from=build /out/sidecar /bin/sidecar\n", "COPY --from=build /out/ratelimit /bin/ratelimit\n",
-			// Without these no certificate would be trusted that is not of an authority in a file of ours.
-			"COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt\n",
-		} {
-			if !strings.Contains(image, want) {
-				t.Errorf("the image of %s lacks %q", entry, want)
-			}
-		}
+	// Without these no certificate would be trusted that is not of an authority in a file of ours.
+	authorities := image.Copy{From: "/etc/ssl/certs/ca-certificates.crt", To: "/etc/ssl/certs/ca-certificates.crt"}
+	sidecar, ratelimit := image.Copy{From: "/out/sidecar", To: "/bin/sidecar"}, image.Copy{From: "/out/ratelimit", To: "/bin/ratelimit"}
+	// Platforms start /bin/ratelimit by name, whichever of the two images with both it is.
+	both := []image.Copy{authorities, sidecar, ratelimit}
+	for target, want := range map[string]image.Stage{
+		"":          {Entrypoint: []string{"/bin/sidecar"}, Copies: both},
+		"ratelimit": {Entrypoint: []string{"/bin/ratelimit"}, Copies: both},
+		"sidecar":   {Entrypoint: []string{"/bin/sidecar"}, Copies: both[:2]},
+	} {
+		got := stages(t)[target]
 		// Arguments of an entry point would come before the arguments of a manifest.
-		if strings.Contains(image, "\nCMD ") {
-			t.Errorf("the image of %s has arguments of its own", entry)
+		if !slices.Equal(got.Entrypoint, want.Entrypoint) || !slices.Equal(got.Copies, want.Copies) || got.User != "65532:65532" {
+			t.Errorf("target %q: got %+v, want the files %v, the entry point %v and nobody", target, got, want.Copies, want.Entrypoint)
+		}
+		if got.Labels["org.opencontainers.image.version"] != "1.2.3" || got.Labels["org.opencontainers.image.revision"] != "abc" {
+			t.Errorf("target %q: got the labels %v, want the version and the revision", target, got.Labels)
 		}
 	}
+	content := parts.Read(t, "Dockerfile")
 	for _, want := range []string{"CGO_ENABLED=0", "-trimpath", "version.linked=$VERSION", "version.revision=$REVISION", "./cmd/sidecar", "./cmd/ratelimit"} {
 		if !strings.Contains(content, want) {
 			t.Errorf("the build lacks %q", want)
+		}
+	}
+}
+
+// unpack builds the image of a target, and writes its file system below root.
+func unpack(t *testing.T, target, root string, files map[string]string) {
+	t.Helper()
+	built, err := stages(t)[target].Build(v1.Platform{OS: runtime.GOOS, Architecture: runtime.GOARCH}, files, time.Unix(1e9, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	content := mutate.Extract(built)
+	defer content.Close()
+	for r := tar.NewReader(content); ; {
+		header, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		path, mode := filepath.Join(root, filepath.Clean("/"+header.Name)), header.FileInfo().Mode().Perm()
+		if header.Typeflag == tar.TypeDir {
+			if err := os.MkdirAll(path, mode); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		data, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, data, mode); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
@@ -82,9 +130,11 @@ func TestRatelimitRunsAsNobodyInAFileSystemThatIsEmptyAndReadOnly(t *testing.T) 
 	if err := os.Chmod(root, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	copyFile(t, program(t, "ratelimit"), filepath.Join(root, "bin", "ratelimit"))
 	authority := certtest.New(t, "some public authority")
-	writeBelow(t, root, "etc/ssl/certs/ca-certificates.crt", authority.PEM)
+	certificates := certtest.Write(t, filepath.Join(t.TempDir(), "ca.crt"), authority.PEM)
+	unpack(t, "", root, map[string]string{
+		"/out/sidecar": program(t, "sidecar"), "/out/ratelimit": program(t, "ratelimit"), "/etc/ssl/certs/ca-certificates.crt": certificates,
+	})
 	redis, trusted := startTLS(t, authority)
 	rules := parts.Read(t, "contour/rules/ratelimit-config.yaml")
 	writeBelow(t, root, "data/ratelimit/config/ratelimit-config.yaml", []byte(rules))

@@ -100,7 +100,7 @@ func rangeForm(text string) string {
 
 // rangeFile decodes the name of a file of ranges; nil after a mistake.
 func (t *tree) rangeFile(v value) (set *ranges.Set, text string) {
-	name, ok := t.text(v)
+	name, ok := t.patternText(v, "cidr_file")
 	if !ok {
 		return nil, ""
 	}

@@ -131,16 +131,61 @@ func globRegex(glob string) string {
 	return strings.NewReplacer("?", ".", "*", ".*", ".", `\.`, "+", `\+`, "(", `\(`, ")", `\)`, "[", `\[`, "{", `\{`).Replace(glob)
 }
 
-// meantKey says how to write an unknown key of a descriptor or of a match, "" where nothing is
-// known.
+// meantKey says how to write an unknown key of some forms, "" where nothing is known.
 func meantKey(f form, key string) string {
-	if f != descriptorForm && f != matchForm {
-		return ""
+	plain := strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(key))
+	switch f {
+	case descriptorForm, matchForm:
+		return meantPattern(plain, f == descriptorForm)
+	case scheduleForm:
+		return meantTime(plain)
+	case overlayForm:
+		switch plain {
+		case "match", "when", "where", "selector", "target", "filter":
+			return "an entry has for and set, such as for: {domain: \"*\", path: [\"**\"]}"
+		case "ratelimit", "words", "apply", "then", "limit":
+			return "an entry has for and set, such as set: {algorithm: token_bucket, burst: 20}"
+		}
+	case selectorForm:
+		switch plain {
+		case "key", "value", "descriptor", "descriptors", "entries", "paths", "keys", "route":
+			return "the entries are path: [a], or path: [{key: a, value: b}]"
+		}
 	}
-	switch strings.NewReplacer("-", "", "_", "").Replace(strings.ToLower(key)) {
+	return ""
+}
+
+// meantTime is meantKey of a schedule.
+func meantTime(key string) string {
+	switch key {
+	case "to", "till", "end", "ends", "before", "stop":
+		return "the end is until: 2026-12-27, and hours of the day are hours: 09:00-18:00"
+	case "start", "starts", "since", "after", "begin", "at", "date":
+		return "the begin is from: 2026-12-24, and hours of the day are hours: 09:00-18:00"
+	case "timezone", "tz", "location":
+		return "a time zone is zone: Europe/Berlin"
+	case "cron", "crontab", "day", "weekday", "weekdays", "dow", "daysofweek", "time", "times", "hour", "when":
+		return "times are days: mon-fri and hours: 09:00-18:00"
+	case "limit", "requests", "rate", "max", "maxrequests":
+		return "a number is requests_per_unit: 200, and factor: 2 is two times the number of the limit"
+	case "multiplier", "multiply", "scale", "percent":
+		return "two times the number of the limit is factor: 2"
+	}
+	return ""
+}
+
+// meantPattern is meantKey of a match, and of a descriptor that has the form of a match itself.
+func meantPattern(key string, outside bool) string {
+	switch key {
+	case "prefix", "regex", "path", "cidr", "cidrfile", "not": // right in a match
+		if !outside {
+			return ""
+		}
+	}
+	switch key {
 	case "values", "in", "oneof", "anyof", "or", "list":
 		return "one of several values is match: {any_of: [a, b]}"
-	case "notin", "noneof", "notvalue", "except", "exclude", "notequals", "neq", "notmatch", "invert", "invertmatch":
+	case "not", "notin", "noneof", "notvalue", "except", "exclude", "notequals", "neq", "notmatch", "invert", "invertmatch":
 		return "all other values are match: {not: a}, or {not: {any_of: [a, b]}}"
 	case "suffix", "endswith", "suffixmatch":
 		return "values that end in .png are value: \"*.png\""
@@ -148,15 +193,16 @@ func meantKey(f form, key string) string {
 		return "values with abc in them are value: \"*abc*\""
 	case "exact", "equals", "exactmatch", "stringmatch":
 		return "one value is value: a"
-	case "startswith", "prefixmatch", "pathprefix", "pathseparatedprefix":
+	case "prefix", "startswith", "prefixmatch", "pathprefix", "pathseparatedprefix":
 		return "values that begin with /api/ are match: {prefix: /api/}"
-	case "regexp", "saferegex", "saferegexmatch", "pattern", "re", "re2", "matches", "regularexpression", "valueregex", "regexmatch":
+	case "regex", "regexp", "saferegex", "saferegexmatch", "pattern", "re", "re2", "matches", "regularexpression", "valueregex", "regexmatch":
 		return "a regular expression is match: {regex: \"a[0-9]+\"}"
-	case "pathtemplate", "template", "uri", "uritemplate", "route":
+	case "path", "pathtemplate", "template", "uri", "uritemplate", "route":
 		return "a path with variables is match: {path: \"/api/{id}\"}"
-	case "cidrs", "ip", "ips", "range", "ranges", "subnet", "subnets", "iprange", "network", "networks", "sourceip", "remoteaddress", "addressprefix":
+	case "cidr", "cidrs", "ip", "ips", "range", "ranges", "subnet", "subnets", "iprange", "network", "networks", "sourceip", "remoteaddress",
+		"addressprefix":
 		return "ranges of addresses are match: {cidr: [10.0.0.0/8]}"
-	case "file", "rangesfile", "ipfile", "cidrsfile", "blocklist", "allowlist":
+	case "cidrfile", "file", "rangesfile", "ipfile", "cidrsfile", "blocklist", "allowlist":
 		return "a file of ranges is match: {cidr_file: ranges.txt}"
 	case "and", "allof", "all":
 		return "patterns cannot be joined by and: regex says more in one pattern, and descriptors below a descriptor match further entries"

@@ -142,18 +142,20 @@ func (r *reader) fields(v value, f form) (fields, bool) {
 		}
 		keys := slices.Concat(original, own)
 		name, original := home(x.key)
-		near, words := nearest(x.key, keys), f.foreign(x.key)
+		near, words, meant := nearest(x.key, keys), f.foreign(x.key), meantKey(f, x.key)
 		switch {
 		case original && f == limitForm && (x.key == "shadow_mode" || x.key == "quota_mode"):
 			r.warn(x.value, x.keyLine, "belongs in the descriptor, beside rate_limit: here it has no effect, and the limit enforces")
 		case original && !f.isOwn():
 			r.warn(x.value, x.keyLine, "belongs in %s, has no effect here", name)
-		case name != "":
+		case name != "" && meant == "":
 			r.failKey(x.value, x.keyLine, "belongs in %s, must not be here", name)
+		case name != "" && f == descriptorForm:
+			r.failKey(x.value, x.keyLine, "belongs in %s: %s", name, meant)
 		case words != "":
 			r.failKey(x.value, x.keyLine, "is a word of another product, must be %s", words)
-		case meantKey(f, x.key) != "":
-			r.failKey(x.value, x.keyLine, "is not a key that is known here: %s", meantKey(f, x.key))
+		case meant != "":
+			r.failKey(x.value, x.keyLine, "is not a key that is known here: %s", meant)
 		case near != "":
 			r.failKey(x.value, x.keyLine, "is not a key that is known here, did you mean %s?", near)
 		default:

@@ -227,15 +227,11 @@ func (t *tree) checkSame(key string, at value, first string, firstAt value) {
 }
 
 func (b *branch) firstLine() int {
-	var lines []int
-	for _, n := range b.exact {
-		lines = append(lines, n.rule.Line)
+	first := 0
+	for n := range b.nodes {
+		if first == 0 || n.rule.Line < first {
+			first = n.rule.Line
+		}
 	}
-	if b.rest != nil {
-		lines = append(lines, b.rest.rule.Line)
-	}
-	if len(lines) == 0 {
-		return 0
-	}
-	return slices.Min(lines)
+	return first
 }

@@ -514,7 +514,7 @@ func (t *tree) readBurst(v value, l *Limit) {
 	switch {
 	case l.Algorithm == 0: // reported already
 	case l.Algorithm != algorithms.TokenBucket:
-		t.fail(v, "is for token_bucket only, must be left out for %s", l.Algorithm)
+		t.fail(v, "is for token_bucket only: must be left out for %s, or stand beside algorithm: token_bucket", l.Algorithm)
 	case l.Requests == 0:
 		t.fail(v, "is %d, must be left out: requests_per_unit 0 denies every hit", burst)
 	default:

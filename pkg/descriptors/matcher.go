@@ -212,12 +212,16 @@ func (l *Level) appendValue(dst []byte, value string) []byte {
 		return appendText(dst, '*', l.Value)
 	case l.ShareThreshold:
 		return appendText(dst, '~', l.Value)
-	case l.Match == nil || !l.Match.counting(value).joins:
+	case l.Match == nil:
+		return appendText(dst, ':', value)
+	}
+	m := l.Match.counting(value)
+	if !m.joins {
 		return appendText(dst, ':', value)
 	}
 	// The length of the text stands before the text, and is not known before.
 	from := len(dst)
-	dst = l.Match.appendCounted(dst, value)
+	dst = m.appendCounted(dst, value)
 	size := len(dst) - from
 	dst = append(strconv.AppendInt(dst, int64(size), 10), '~')
 	head := len(dst) - from - size

@@ -321,7 +321,7 @@ func naiveKey(way []drawn, entries []Entry) string {
 }
 
 // Random descriptors meet the same rule, and have the same key, in random trees and in a slow
-// matcher. WEIR_TREES sets the number of trees.
+// matcher. WEIR_TREES sets the number of trees. Another number draws other trees.
 func TestPatternsAgreeWithASlowMatcher(t *testing.T) {
 	const each = 20
 	trees := 5000
@@ -331,7 +331,7 @@ func TestPatternsAgreeWithASlowMatcher(t *testing.T) {
 	if text := os.Getenv("WEIR_TREES"); text != "" {
 		trees = must.Get(strconv.Atoi(text))(t)
 	}
-	r, found, texts := drawer{rand.New(rand.NewPCG(1, 2))}, 0, make(map[string]string)
+	r, found, texts := drawer{rand.New(rand.NewPCG(uint64(trees), 2))}, 0, make(map[string]string)
 	for range trees {
 		all, document := r.tree(0)
 		rules := load(t, "domain: edge\ndescriptors: "+document)
@@ -441,6 +441,24 @@ descriptors:
 }
 
 // As many and as slow expressions as a key may have take a bounded time for the longest value.
+// A whole match stays one where the text of an expression opens something that nothing closes.
+func TestAnExpressionIsAnchoredWhateverItsTextOpens(t *testing.T) {
+	for expression, values := range map[string][2]string{ // one that matches, and one that does not
+		`\Qa(b`:        {"a(b", "a(bc"},
+		`(?i)ab|\Qc|d`: {"AB", "c"},
+		`a|b`:          {"b", "ab"},
+		`(?m)^a$`:      {"a", "a\na"},
+		`(?s)a.`:       {"a\n", "a"},
+	} {
+		rules := load(t, fmt.Sprintf("{domain: d, descriptors: [{key: k, match: {regex: '%s'}, rate_limit: {unit: day, requests_per_unit: 1}}]}", expression))
+		for i, want := range []bool{true, false} {
+			if got := rules.Domain("d").Match([]Entry{{"k", values[i]}}) != nil; got != want {
+				t.Errorf("%s and the value %q: got a match: %t, want %t", expression, values[i], got, want)
+			}
+		}
+	}
+}
+
 func TestHostileExpressionsAreBounded(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("domain: edge\ndescriptors:\n")

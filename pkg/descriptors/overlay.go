@@ -118,14 +118,18 @@ func (r *reader) readOverlay(root value, to *overlays) {
 
 // readSelector decodes for, which says which limits an entry is for.
 func (r *reader) readSelector(item value, entry fields, e *overlayEntry) {
-	at, ok := entry.get("for")
-	if !ok {
+	at, given := entry.get("for")
+	if !given {
 		r.fail(item.under("for"), "is missing, must say which limits are meant, such as for: {domain: \"*\", path: [\"**\"]}")
 		return
 	}
 	e.selector = at
-	fs, _ := r.fields(at, selectorForm)
-	if len(fs) == 0 {
+	before := len(r.errs)
+	fs, ok := r.fields(at, selectorForm)
+	if !ok {
+		return
+	}
+	if len(fs) == 0 && len(r.errs) == before {
 		r.fail(at, "has no key, must have domain, path, name or unit")
 	}
 	text := func(key string) *glob {
@@ -152,7 +156,7 @@ func (r *reader) readSelector(item value, entry fields, e *overlayEntry) {
 		return
 	}
 	all := r.items(v, "a list with a pattern for each entry of the descriptor, such as [\"httproute/*\", \"**\"]")
-	if len(all) == 0 {
+	if len(all) == 0 && (v.node.Kind == yaml.SequenceNode || isNull(v)) {
 		r.fail(v, "is empty, must have a pattern for each entry of the descriptor")
 	}
 	for i, x := range all {
@@ -168,8 +172,11 @@ func (r *reader) readSelector(item value, entry fields, e *overlayEntry) {
 
 func (r *reader) overlayLevel(v value) overlayLevel {
 	if v.node.Kind != yaml.MappingNode {
-		key, _ := r.text(v)
-		return overlayLevel{key: newGlob(key)}
+		text, _ := r.text(v)
+		if key, value, both := strings.Cut(text, "="); both {
+			r.warn(v, v.line, "is a pattern of the key alone: probably {key: %s, value: %s} is meant", written(key), written(value))
+		}
+		return overlayLevel{key: newGlob(text)}
 	}
 	var l overlayLevel
 	fs, _ := r.fields(v, selectorLevelForm)
@@ -247,6 +254,7 @@ func (r *reader) try(e *overlayEntry) {
 		at.node, at.place = source, at.place.parent
 		t.overlay = &overlays{entries: []*overlayEntry{{set: e.set, deeper: true, trial: true}}}
 		t.limit(at, limitForm)
+		t.readGroup(e.set, &Rule{Quota: true})
 		mistakes := slices.Clone(r.errs[before:])
 		r.errs, r.warnings = r.errs[:before], r.warnings[:warned]
 		if len(mistakes) == 0 {
@@ -292,13 +300,13 @@ func (e *overlayEntry) matches(r *Rule, name string, unit Unit) bool {
 	return true
 }
 
-// overlaid returns the fields of a limit with the words of the overlay, and the entry, nil for
-// none. A word of the limit itself stays.
-func (t *tree) overlaid(v value, fs fields, f form) (fields, *overlayEntry) {
+// overlaid returns the fields of a limit with the words of the overlay, and the entry that changed
+// the limit, nil for none. A word of the limit itself stays.
+func (t *tree) overlaid(v value, fs fields, f form) (all fields, by *overlayEntry) {
 	if t.overlay == nil || len(t.overlay.entries) == 0 || t.flagQuietly(fs, "unlimited") {
 		return fs, nil
 	}
-	e := t.overlayFor(v)
+	e := t.overlayFor(fs)
 	if e == nil {
 		return fs, nil
 	}
@@ -306,29 +314,27 @@ func (t *tree) overlaid(v value, fs fields, f form) (fields, *overlayEntry) {
 		own, given := fs.get(word.key)
 		requests, _ := fs.get("requests_per_unit")
 		switch {
-		case word.key == "group", word.key == "hold" && f == defaultForm:
+		case word.key == "hold" && f == defaultForm:
+		case word.key == "group": // see overlaidGroup
+			if f == limitForm {
+				by = e
+			}
 		case given:
 			t.warn(own, own.line, "stays: %s sets it, too, but the limit has its own", e.place())
 		case word.key == "burst" && requests.node != nil && requests.node.Value == "0": // a ban has no burst
 		default:
-			fs = append(fs, e.word(word, v))
+			fs, by = append(fs, e.word(word, v)), e
 		}
 	}
-	return fs, e
+	return fs, by
 }
 
-// overlayFor returns the entry for a limit.
-func (t *tree) overlayFor(v value) *overlayEntry {
-	name, unit := "", UnitUnknown
-	for i := 0; i+1 < len(v.node.Content); i += 2 {
-		switch text := v.node.Content[i+1].Value; v.node.Content[i].Value {
-		case "name":
-			name = text
-		case "unit":
-			unit, _ = ParseUnit(text)
-		}
-	}
-	return t.overlay.find(t.rule, name, unit)
+// overlayFor returns the entry for a limit with these fields.
+func (t *tree) overlayFor(fs fields) *overlayEntry {
+	name, _ := fs.get("name")
+	unit, _ := fs.get("unit")
+	of, _ := ParseUnit(unit.orEmpty().node.Value)
+	return t.overlay.find(t.rule, name.orEmpty().node.Value, of)
 }
 
 // overlaidGroup returns the fields of a descriptor with the group that the overlay sets.
@@ -337,7 +343,12 @@ func (t *tree) overlaidGroup(fs fields) fields {
 	if _, given := fs.get("group"); t.overlay == nil || !t.overlay.groups || !ok || given || at.node.Kind != yaml.MappingNode {
 		return fs
 	}
-	e := t.overlayFor(at)
+	errs, warnings := t.errs, t.warnings
+	limit, _ := t.pairs(at)
+	if !t.stopped { // the mistakes of the limit come again, when the limit is read
+		t.errs, t.warnings = errs, warnings
+	}
+	e := t.overlayFor(limit)
 	if e == nil {
 		return fs
 	}
@@ -365,7 +376,7 @@ func (v value) orEmpty() value {
 // word returns a word of an entry as a field of a limit. Messages then name the place of the limit.
 func (e *overlayEntry) word(f field, v value) field {
 	at := v.under(f.key)
-	at.node, at.depth = f.node, v.depth+1
+	at.node, at.depth, at.overlay = f.node, v.depth+1, e
 	if f.node.Kind != yaml.ScalarNode && !e.trial {
 		at.node = withLine(f.node, v.line)
 	}
@@ -385,20 +396,21 @@ func withLine(n *yaml.Node, line int) *yaml.Node {
 	return &c
 }
 
-// blame adds the place of an entry to the mistakes in a limit since so many.
+// blame adds the place of an entry to the mistakes in a limit since so many. Another value of the
+// limit can be wrong because of a word.
 func (t *tree) blame(e *overlayEntry, since int) {
 	if e == nil || e.trial {
 		return
 	}
 	for i := since; i < len(t.errs); i++ {
-		for _, word := range e.set {
-			if strings.Contains(t.errs[i].Path, "."+word.key) {
-				t.errs[i].Text += ", as " + e.place() + " sets it"
-				break
-			}
+		if !strings.HasSuffix(t.errs[i].Text, e.sets()) {
+			t.errs[i].Text += "; the limit has words of " + e.place()
 		}
 	}
 }
+
+// sets ends a mistake at a word of the entry.
+func (e *overlayEntry) sets() string { return ", as " + e.place() + " sets it" }
 
 func (e *overlayEntry) place() string { return position(e.file, e.line) }
 

@@ -1,6 +1,7 @@
 package descriptors
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -69,7 +70,11 @@ func TestMistakesOfAnOverlaySayTheWordsToWrite(t *testing.T) {
 		"{for: {name: all}, set: {period: 10s}}":                            "set.period: would change the limit itself",
 		"{for: {name: all}, set: {algorithm: TokenBucket}}":                 ": write token_bucket",
 		"{for: {name: all}, set: {algorithm: concurrency}}":                 "must be another algorithm",
-		"{for: {name: all}, set: {burst: 9}}":                               "burst: is for token_bucket only, must be left out for fixed_window",
+		"{for: {name: all}, set: {burst: 9}}":                               "must be left out for fixed_window, or stand beside algorithm: token_bucket",
+		"{for: {name: all}, set: {group: a b}}":                             `group: is "a b", must be 1 to 63 letters`,
+		"{for: \"*\", set: {algorithm: token_bucket}}":                      `for: is the text "*", must be a map`,
+		"{for: {key: a}, set: {algorithm: token_bucket}}":                   "for.key: is not a key that is known here: the entries are path: [a]",
+		"{for: {path: [a=b]}, set: {algorithm: token_bucket}}":              "path[0]: is a pattern of the key alone: probably {key: a, value: b} is meant",
 		"{for: {name: all}, set: {brust: 9}}":                               "did you mean burst?",
 		"{for: {name: all}, set: {sharing: lease}}":                         `"lease" is not known, must be leased or exact`,
 		"{for: {name: all}, set: {}}":                                       "set: is empty, must have one of algorithm",
@@ -83,7 +88,7 @@ func TestMistakesOfAnOverlaySayTheWordsToWrite(t *testing.T) {
 		"{for: {names: all}, set: {algorithm: token_bucket}}":               "did you mean name?",
 		"{for: {name: \"\"}, set: {algorithm: token_bucket}}":               "name: is empty, must be a text",
 		"{for: {unit: hour}, set: {align: {to: calender}}}":                 "calender",
-		"{match: {name: all}, set: {algorithm: token_bucket}}":              "match: belongs in a descriptor, must not be here",
+		"{match: {name: all}, set: {algorithm: token_bucket}}":              "match: is not a key that is known here: an entry has for and set",
 		"{for: {name: nobody}, set: {algorithm: token_bucket}}":             "overlay[0].for: matches no limit of the rules in force",
 		"{for: {domain: \"*x*\", path: [a]}, set: {count_rejected: false}}": "overlay[0].for: matches no limit of the rules in force",
 	} {
@@ -91,7 +96,7 @@ func TestMistakesOfAnOverlaySayTheWordsToWrite(t *testing.T) {
 		got := ""
 		if err != nil {
 			got = err.Error()
-		} else if len(warnings) == 1 {
+		} else if len(warnings) > 0 {
 			got = warnings[0].String()
 		}
 		if !strings.HasPrefix(got, "overlay.yaml:2: ") || !strings.Contains(got, want) {
@@ -106,6 +111,62 @@ func TestAWordThatDoesNotFitALimitIsAMistakeOfItsDocument(t *testing.T) {
 		strings.ReplaceAll(gateway, "HOUR", "MONTH"), Options{})
 	if err == nil || !strings.HasPrefix(err.Error(), "xds:http: ") || !strings.Contains(err.Error(), ", as overlay.yaml:2 sets it") {
 		t.Errorf("got %v, want a mistake of xds:http that names overlay.yaml:2", err)
+	}
+}
+
+// A word of an overlay can be wrong beside values of the document, also far from the limit.
+func TestEachMistakeBesideAWordNamesTheOverlay(t *testing.T) {
+	const document = `domain: d
+descriptors:
+- key: a
+  rate_limit: {requests_per_unit: 50000, unit: hour}
+  descriptors:
+  - {key: request, match: {prefix: x}}
+`
+	for set, want := range map[string]string{
+		"{algorithm: sliding_window_log}":                   "4: descriptors[0].rate_limit.requests_per_unit: is 50000, must be at most 10000 for sliding_window_log, which remembers every hit: use sliding_window_counter; the limit has words of overlay.yaml:2",
+		"{group: plans}":                                    "4: descriptors[0].rate_limit.group: is for quotas: the descriptor must have quota_mode: true, too, as overlay.yaml:2 sets it",
+		"{hold: {begin: request, end: done, at_most: 60s}}": `4: descriptors[0].rate_limit.hold.begin: is "request", which is the key of a descriptor below, in line 6: the two must differ, as overlay.yaml:2 sets it`,
+	} {
+		_, _, err := Load([]Source{
+			{Name: "overlay.yaml", Data: []byte("overlay:\n- for: {unit: hour}\n  set: " + set + "\n")}, {Name: "a.yaml", Data: []byte(document)},
+		}, Options{})
+		if got := fmt.Sprint(err); got != "a.yaml:"+want {
+			t.Errorf("%s: got\n%s\nwant\na.yaml:%s", set, got, want)
+		}
+	}
+}
+
+func TestAnOverlayMatchesNamesAndUnitsThatAnAliasBrings(t *testing.T) {
+	rules, warnings, err := Load([]Source{
+		{Name: "overlay.yaml", Data: []byte("overlay:\n- for: {name: n, unit: hour}\n  set: {algorithm: token_bucket, burst: 9, group: plans}\n")},
+		{Name: "a.yaml", Data: []byte(`domain: d
+descriptors:
+- {key: a, quota_mode: true, rate_limit: &limit {requests_per_unit: 5, unit: &unit hour, name: &name n}}
+- {key: b, quota_mode: true, rate_limit: {requests_per_unit: 6, unit: *unit, name: *name}}
+- {key: c, quota_mode: true, rate_limit: {<<: *limit, requests_per_unit: 7}}
+`)},
+	}, Options{})
+	if err != nil || len(warnings) > 0 {
+		t.Fatal(err, warnings)
+	}
+	for _, r := range rules.All() {
+		if l := &r.Limits[0]; l.Burst != 9 || r.Group.Name != "plans" {
+			t.Errorf("%s: got the burst %d and the group %q, want 9 and plans", r.Path, l.Burst, r.Group.Name)
+		}
+	}
+}
+
+func TestAnOverlayThatChangesNothingIsNotShown(t *testing.T) {
+	rules, _, err := Load([]Source{
+		{Name: "overlay.yaml", Data: []byte("overlay:\n- for: {unit: hour}\n  set: {algorithm: token_bucket}\n")},
+		{Name: "a.yaml", Data: []byte("domain: d\ndescriptors:\n- {key: a, rate_limit: {requests_per_unit: 5, unit: hour, algorithm: sliding_window_log}}\n")},
+	}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := limitsOf(rules)[0].Overlay(); got != "" {
+		t.Errorf("got the overlay %q of a limit that keeps its own algorithm, want none", got)
 	}
 }
 

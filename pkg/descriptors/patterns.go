@@ -1,6 +1,7 @@
 package descriptors
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -40,8 +41,12 @@ func (t *tree) levelMatch(fs fields, l *Level) (ok bool) {
 
 // match decodes a map with one form; nil after a mistake.
 func (t *tree) match(v value) *Matcher {
-	if v.node.Kind == yaml.ScalarNode && !t.beyond(v) {
-		t.fail(v, "is %s, must be a map with one form, such as {prefix: /api/}: a text stands under value", kind(v))
+	if v.node.Kind != yaml.MappingNode && !t.beyond(v) {
+		must := "such as " + cmp.Or(meantForm(v.node.Value), "{prefix: /api/}") + ": a text stands under value"
+		if v.node.Kind == yaml.SequenceNode {
+			must = "such as {any_of: [a, b]} for one of several values"
+		}
+		t.fail(v, "is %s, must be a map with one form, %s", kind(v), must)
 		return nil
 	}
 	before := len(t.errs)
@@ -98,9 +103,18 @@ func (t *tree) misplaced(fs fields, form string) (found bool) {
 	return found
 }
 
+// patternText is text for the value of a form.
+func (t *tree) patternText(v value, form string) (string, bool) {
+	if v.node.Kind == yaml.SequenceNode && !t.beyond(v) {
+		t.fail(v, "is a list, must be text: one of several is {any_of: [{%s: …}, {%s: …}]}", form, form)
+		return "", false
+	}
+	return t.text(v)
+}
+
 // path decodes a path template, and count_by beside it.
 func (t *tree) path(v value, fs fields) *Matcher {
-	text, ok := t.text(v)
+	text, ok := t.patternText(v, "path")
 	if !ok {
 		return nil
 	}
@@ -158,7 +172,7 @@ func (t *tree) countBy(v value, m *Matcher) (ok bool) {
 }
 
 func (t *tree) prefix(v value) *Matcher {
-	prefix, ok := t.text(v)
+	prefix, ok := t.patternText(v, "prefix")
 	switch {
 	case !ok:
 		return nil
@@ -173,7 +187,7 @@ func (t *tree) prefix(v value) *Matcher {
 
 // regex decodes a regular expression, for whole values.
 func (t *tree) regex(v value) *Matcher {
-	expression, ok := t.text(v)
+	expression, ok := t.patternText(v, "regex")
 	if !ok {
 		return nil
 	}
@@ -195,7 +209,7 @@ func (t *tree) regex(v value) *Matcher {
 		t.fail(v, "has %d instructions once compiled, must have at most %d: a repetition such as {50} counts 50 times", size, maxRegexSize)
 		return nil
 	}
-	anchored, err := regexp.Compile(`\A(?:` + expression + `)\z`)
+	anchored, err := regexp.Compile(`\A(?:` + parsed.String() + `)\z`) // the text may end inside \Q
 	inner, innerErr := regexp.Compile(expression)
 	if err != nil || innerErr != nil { // which Parse would have reported
 		t.fail(v, "is %s, must be a regular expression", quote(expression))

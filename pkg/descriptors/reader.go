@@ -53,6 +53,8 @@ type value struct {
 	place   *place     // nil for the document itself
 	depth   int
 	aliased bool // reached through an alias
+
+	overlay *overlayEntry // that the value is a word of; nil: the value is the document's own
 }
 
 // place is the path to a value, linked from its end, so that only messages build the text.
@@ -133,7 +135,11 @@ func (r *reader) fail(v value, format string, args ...any) { r.failKey(v, v.line
 
 // failKey records a mistake at a value, in another line.
 func (r *reader) failKey(v value, line int, format string, args ...any) {
-	r.record(Error{File: r.file, Line: line, Path: v.place.String(), Text: fmt.Sprintf(format, args...)})
+	text := fmt.Sprintf(format, args...)
+	if v.overlay != nil {
+		text += v.overlay.sets()
+	}
+	r.record(Error{File: r.file, Line: line, Path: v.place.String(), Text: text})
 }
 
 func (r *reader) failAt(line int, format string, args ...any) {
@@ -179,7 +185,7 @@ func (r *reader) each(v value, must string) iter.Seq[value] {
 
 // item returns the value of element i of list v.
 func (r *reader) item(v value, n *yaml.Node, i int) value {
-	return r.resolve(value{node: n, line: n.Line, place: &place{parent: v.place, index: i}, depth: v.depth + 1, aliased: v.aliased})
+	return r.resolve(value{node: n, line: n.Line, place: &place{parent: v.place, index: i}, depth: v.depth + 1, aliased: v.aliased, overlay: v.overlay})
 }
 
 type field struct {
@@ -248,7 +254,7 @@ func (r *reader) pairs(v value) ([]field, bool) {
 			continue
 		}
 		f := field{key: k.Value, keyLine: line, value: r.resolve(value{
-			node: n, line: n.Line, place: &place{parent: v.place, key: k.Value}, depth: v.depth + 1, aliased: v.aliased,
+			node: n, line: n.Line, place: &place{parent: v.place, key: k.Value}, depth: v.depth + 1, aliased: v.aliased, overlay: v.overlay,
 		})}
 		if k.ShortTag() == "!!merge" {
 			r.merge(f, v, set)

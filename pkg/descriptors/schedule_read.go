@@ -18,7 +18,7 @@ func (t *tree) readSchedule(fs fields, l *limit) {
 	if !given {
 		return
 	}
-	items := t.items(v, "a list of entries")
+	items := t.items(v, "a list of entries, such as [{days: mon-fri, factor: 2}]")
 	switch n := len(items); {
 	case t.stopped || v.node.Kind != yaml.SequenceNode && !isNull(v):
 		return
@@ -129,7 +129,11 @@ func (t *tree) instant(v value, zone *time.Location) (text string, at algorithms
 		}
 		return text, at
 	}
-	t.fail(v, "is %s, must be a date of the years 1970 to 2200, such as 2026-12-01, or a date and a time, such as 2026-12-01 08:00", kind(v))
+	hint := ""
+	if _, err := time.Parse(time.RFC3339, text); err == nil {
+		hint = ". The time zone stands beside it, such as zone: Europe/Berlin"
+	}
+	t.fail(v, "is %s, must be a date of the years 1970 to 2200, such as 2026-12-01, or a date and a time, such as 2026-12-01 08:00%s", kind(v), hint)
 	return "", 0
 }
 
@@ -155,11 +159,11 @@ func (t *tree) days(v value) (text string, days uint8) {
 			return "", allDays
 		}
 		for name := range strings.SplitSeq(part, ",") {
-			first, last, ranged := strings.Cut(strings.ToLower(strings.TrimSpace(name)), "-")
+			first, last, ranged := strings.Cut(strings.ToLower(name), "-")
 			if !ranged {
 				last = first
 			}
-			from, until := dayOfWeek(first), dayOfWeek(last)
+			from, until := dayOfWeek(strings.TrimSpace(first)), dayOfWeek(strings.TrimSpace(last))
 			if from < 0 || until < 0 {
 				t.fail(item, "is %s, must be days of the week, such as mon-fri, or sat,sun", kind(item))
 				return "", allDays
@@ -191,6 +195,11 @@ func dayOfWeek(name string) int {
 // hours decodes hours of the day, such as 09:00-18:00. Hours that end before they begin end on the
 // next day. until is above from, and at most 24 hours later.
 func (t *tree) hours(v value) (text string, from, until time.Duration) {
+	const form = "two times of the day, such as 09:00-18:00, or 22:00-06:00 for hours past midnight"
+	if v.node.Kind != yaml.ScalarNode && !t.beyond(v) {
+		t.fail(v, "is %s, must be %s", kind(v), form)
+		return "", 0, wholeDay
+	}
 	text, ok := t.text(v)
 	if !ok {
 		return "", 0, wholeDay
@@ -203,7 +212,7 @@ func (t *tree) hours(v value) (text string, from, until time.Duration) {
 	}
 	switch {
 	case !ranged || !isFirst || !isLast:
-		t.fail(v, "is %s, must be two times of the day, such as 09:00-18:00, or 22:00-06:00 for hours past midnight", kind(v))
+		t.fail(v, "is %s, must be %s", kind(v), form)
 		return "", 0, wholeDay
 	case from == until:
 		t.fail(v, "is %s, must have two times that differ; the whole day is 00:00-24:00", quote(text))

@@ -238,13 +238,20 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 	if len(v.Groups) > 0 {
 		c.join(s)
 	}
+	var first *descriptors.Limit // and its key: the keys of a rule differ in their ends, and a pattern takes time
+	var key []byte
 	for n := range s.Rule.Limits {
 		limit := l.limitOf(v, s.Rule, n, d.Entries)
 		if limit.Name != "" && v.replaces(limit.Name) || c.holder.skips(limit) {
 			continue
 		}
 		from, charges := len(v.keys), len(v.charges)
-		v.keys = s.Rule.AppendKey(v.keys, r.Domain, d.Entries, limit)
+		if first == nil {
+			v.keys = s.Rule.AppendKey(v.keys, r.Domain, d.Entries, limit)
+			first, key = limit, v.keys[from:]
+		} else {
+			v.keys = first.AppendKeyOf(v.keys, key, limit)
+		}
 		l.add(&c, limit, v.keys[from:])
 		if v.set.formers != nil && len(v.charges) > charges {
 			l.carry(&c, n, limit, &v.charges[charges])

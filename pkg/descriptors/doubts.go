@@ -151,6 +151,7 @@ func meantKey(f form, key string) string {
 		case "key", "value", "descriptor", "descriptors", "entries", "paths", "keys", "route":
 			return "the entries are path: [a], or path: [{key: a, value: b}]"
 		}
+	default:
 	}
 	return ""
 }

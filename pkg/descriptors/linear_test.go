@@ -96,6 +96,28 @@ func TestTheTextsAboveManyDescriptorsAreBounded(t *testing.T) {
 	}
 }
 
+// A short text can be a large pattern: a repetition in an expression, or many values in any_of.
+func TestTheMemoryOfPatternsIsBounded(t *testing.T) {
+	const bound = 1 << 20
+	for _, match := range []string{`{regex: "(.*a){48}b"}`, "{any_of: [" + strings.Repeat("x, ", 99) + "y]}"} {
+		sources := func(n int) []Source {
+			var b strings.Builder
+			b.WriteString("domain: edge\ndescriptors:\n")
+			for i := range n {
+				fmt.Fprintf(&b, "- {key: k%d, match: %s}\n", i, match)
+			}
+			return []Source{{Name: "rules.yaml", Data: []byte(b.String())}}
+		}
+		if _, _, err := Load(sources(100), Options{MaxBytes: bound}); err != nil {
+			t.Errorf("100 of %s: %v", match, err)
+		}
+		_, _, err := Load(sources(700), Options{MaxBytes: bound})
+		if err == nil || strings.Count(err.Error(), "\n") > 0 || !strings.Contains(err.Error(), "patterns take too much memory: with this one more than 4194304 bytes") {
+			t.Errorf("700 of %s: %v", match, err)
+		}
+	}
+}
+
 // changed returns the paths of wildcards that another order changes.
 func changed(t *testing.T, pattern string, order []int) []string {
 	t.Helper()

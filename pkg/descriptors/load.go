@@ -101,12 +101,13 @@ func loadInPieces(sources []Source, o Options, size int) (*Rules, []Warning, err
 		dates    = &calendars{}
 		limits   = make(map[Limit][]Limit)
 		paths    int
+		patterns int
 		together int // size of the sources so far
 	)
 	newReader := func(s *Source) *reader {
 		return &reader{
 			file: shownName(s.Name), source: s, options: o, keys: make(map[form][2][]string), piece: size,
-			merged: merged, tables: tables, calendars: dates, limits: limits, paths: &paths,
+			merged: merged, tables: tables, calendars: dates, limits: limits, paths: &paths, patterns: &patterns,
 		}
 	}
 	overlay, overlayReaders := readOverlays(sources, newReader)

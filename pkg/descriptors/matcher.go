@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unsafe"
 
 	"github.com/weirproxy/weir/internal/ranges"
 )
@@ -161,6 +162,21 @@ func (m *Matcher) alternatives() int {
 	}
 	for _, p := range m.parts {
 		n += p.alternatives()
+	}
+	return n
+}
+
+// bytesOfInstruction is about the memory of an instruction of a regular expression.
+const bytesOfInstruction = 72
+
+// bytes returns about the memory of the pattern. The ranges of a file have a bound of their own.
+func (m *Matcher) bytes() int {
+	n := int(unsafe.Sizeof(*m)) + len(m.text)
+	if m.kind == regexMatcher {
+		n += m.size * bytesOfInstruction
+	}
+	for _, p := range m.parts {
+		n += p.bytes()
 	}
 	return n
 }

@@ -31,6 +31,9 @@ func (t *tree) levelMatch(fs fields, l *Level) (ok bool) {
 		t.fail(at, "has %d patterns in any_of, must have at most %d together: put descriptors side by side for more", n, maxAlternatives)
 		return false
 	}
+	if !t.takes(at, m.bytes(), t.patterns, "patterns take too much memory") {
+		return false
+	}
 	if l.ShareThreshold && m.joins {
 		t.fail(at, "has counts of its own and stands beside share_threshold: must be one of the two")
 		return false

@@ -39,7 +39,8 @@ type reader struct {
 	piece  int     // the size of a piece, see split
 	pieces *pieces // of the descriptors of the document; nil: they are in its nodes, or were read
 
-	paths *int // bytes of the paths and levels of all rules of all sources so far
+	paths    *int // bytes of the paths and levels of all rules of all sources so far
+	patterns *int // bytes of all patterns, likewise
 
 	aliases  bool // the document has aliases: a value may stand in several places
 	expanded int  // values reached through aliases so far
@@ -106,20 +107,25 @@ func (r *reader) resolve(v value) value {
 	return v
 }
 
-// widest is how many times as large as Options.MaxBytes the paths and levels of all rules may be.
-// In usual rules both take about as much as the documents.
+// widest is how many times as large as Options.MaxBytes the paths and levels of all rules may be,
+// and how many times the patterns. In usual rules both take about as much as the documents.
 const widest = 4
 
-// fitsPaths counts the memory that a rule takes because it repeats the entries above it. An excess
-// is a mistake, once.
+// fitsPaths counts the memory that a rule takes because it repeats the entries above it.
 func (r *reader) fitsPaths(v value, rule *Rule) bool {
+	size := len(rule.Path) + len(rule.Levels)*int(unsafe.Sizeof(Level{}))
+	return r.takes(v, size, r.paths, "descriptors repeat too many keys and values of the descriptors above them")
+}
+
+// takes adds bytes of memory, of which rules can take far more than their documents have, to a sum.
+// An excess is a mistake, once.
+func (r *reader) takes(v value, size int, sum *int, mistake string) bool {
 	most := widest * cmp.Or(r.options.MaxBytes, DefaultMaxBytes)
-	if *r.paths > most {
+	if *sum > most {
 		return false
 	}
-	*r.paths += len(rule.Path) + len(rule.Levels)*int(unsafe.Sizeof(Level{}))
-	if *r.paths > most {
-		r.fail(v, "all descriptors repeat too many keys and values of the descriptors above them: with this one more than %d bytes", most)
+	if *sum += size; *sum > most {
+		r.fail(v, "all %s: with this one more than %d bytes", mistake, most)
 		r.stopped = true
 		return false
 	}

@@ -27,7 +27,7 @@ type intervals struct {
 
 	base  uint64
 	shift uint8
-	index []uint32 // of each distance, the place of the first address; one more is the end
+	index []uint32 // of each distance, the place of the first address; one more is the end. nil: a short list
 }
 
 type interval struct {
@@ -128,6 +128,10 @@ func New(all []Range) *Set {
 // Len returns the number of different ranges.
 func (s *Set) Len() int { return s.count }
 
+// IsIPv4 reports whether all ranges are of IPv4. Then an address in the set begins with a digit, or
+// with a colon.
+func (s *Set) IsIPv4() bool { return len(s.v6.all) == 1 && s.v6.all[0].bits == 0 }
+
 // Has reports whether a text is an address in a range of the set. IPv4 in IPv6 is IPv4. The zone of
 // an address does not count.
 func (s *Set) Has(text string) bool {
@@ -188,9 +192,13 @@ func newIntervals(ranges []Range) intervals {
 	return made
 }
 
-// makeIndex makes an index with about half as many places as the list.
+// makeIndex makes an index with about half as many places as the list. A short list has none.
 func (s *intervals) makeIndex() {
+	const short = 8
 	n := len(s.all)
+	if n <= short {
+		return
+	}
 	s.base = s.all[min(1, n-1)].high
 	s.shift = uint8(bits.Len64((s.all[n-1].high - s.base) / (uint64(n)/2 + 1)))
 	s.index = make([]uint32, s.distance(s.all[n-1].high)+2)
@@ -213,9 +221,13 @@ func (s *intervals) find(x address) int {
 	if x.high < s.base {
 		return 0
 	}
-	d := min(s.distance(x.high), uint64(len(s.index)-2))
-	at := int(s.index[d]) - 1 // the address there is not after x
-	for left := int(s.index[d+1]) - 1 - at; left > 0; {
+	at, left := 0, len(s.all)-1 // the address with place at is not after x
+	if s.index != nil {
+		d := min(s.distance(x.high), uint64(len(s.index)-2))
+		at = int(s.index[d]) - 1
+		left = int(s.index[d+1]) - 1 - at
+	}
+	for left > 0 {
 		half := (left + 1) / 2
 		high := s.all[at+half].high
 		if high < x.high || high == x.high && (s.lows == nil || s.lows[at+half] <= x.low) {

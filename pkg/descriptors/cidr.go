@@ -24,7 +24,7 @@ const maxRanges = 100
 
 // cidrOf decodes a list of ranges, or the name of a file with them, and group_by beside it.
 func (t *tree) cidrOf(v value, form string, fs fields) *Matcher {
-	m := &Matcher{kind: cidrMatcher, cidr: &cidr{}}
+	m := &Matcher{kind: cidrMatcher}
 	switch form {
 	case "cidr":
 		m.cidr.Set, m.text = t.rangeList(v)

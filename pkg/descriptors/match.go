@@ -16,6 +16,7 @@ type node struct {
 type branch struct {
 	exact    map[string]*node // by value; a wildcard too, by its own text, so that this text finds the wildcard first
 	patterns []pattern        // in file order
+	openings []opening        // of the patterns
 	rest     *node            // the descriptor without a value; may be nil
 
 	matchers  map[string]*node // the patterns that have match, by its text
@@ -35,6 +36,32 @@ type wildcard struct {
 	middle   []string // between two `*`, none empty
 	suffix   string   // from the last `*`
 	shortest int      // length of the shortest value that matches
+}
+
+// opening is bits that the first eight bytes of all values of a pattern have. Most patterns are
+// passed by without another look at their memory.
+type opening struct{ bytes, mask uint64 }
+
+// newOpening returns the opening of the texts with this prefix.
+func newOpening(text string) opening {
+	if len(text) >= 8 {
+		return opening{
+			uint64(text[0]) | uint64(text[1])<<8 | uint64(text[2])<<16 | uint64(text[3])<<24 |
+				uint64(text[4])<<32 | uint64(text[5])<<40 | uint64(text[6])<<48 | uint64(text[7])<<56, ^uint64(0),
+		}
+	}
+	var o opening
+	for i := range len(text) {
+		o.bytes |= uint64(text[i]) << (8 * i)
+		o.mask = o.mask<<8 | 0xff
+	}
+	return o
+}
+
+// and returns the bits that two openings have.
+func (o opening) and(p opening) opening {
+	mask := o.mask & p.mask &^ (o.bytes ^ p.bytes)
+	return opening{o.bytes & mask, mask}
 }
 
 // Match returns the rule of the descriptor with these entries, nil without a match or without
@@ -98,7 +125,11 @@ func (n *node) next(key, value string, last bool) *node {
 	if m := b.exact[value]; m != nil && !(last && m.rule.Holds()) {
 		return m
 	}
-	for i := range b.patterns {
+	first := newOpening(value).bytes
+	for i := range b.openings {
+		if o := &b.openings[i]; first&o.mask != o.bytes {
+			continue
+		}
 		p := &b.patterns[i]
 		if p.wildcard.matches(value) && (p.test == nil || p.tests(value, last)) && !(last && p.node.rule.Holds()) {
 			return p.node
@@ -177,7 +208,7 @@ func (b *branch) add(l *Level, n *node) {
 	default:
 		return
 	}
-	b.patterns = append(b.patterns, p)
+	b.patterns, b.openings = append(b.patterns, p), append(b.openings, p.matcher().opening())
 	n.rule.rank = int32(len(b.patterns))
 }
 

@@ -14,18 +14,18 @@ import (
 // Matcher is the pattern of a level that has `match` in place of `value`. Immutable, and safe for
 // concurrent use.
 type Matcher struct {
-	text  string // the pattern as rule files write it
 	kind  matcherKind
-	value string // of a text, a wildcard and a prefix: the text itself
+	joins bool // several values have one count
+	regex *regexp.Regexp
+	path  *template
+	parts []*Matcher // of any_of, in order; of not the one pattern
+	cidr  cidr
 
 	wildcard // a part that every matching value has; of a wildcard and a prefix all of the pattern
-	regex    *regexp.Regexp
-	path     *template
-	cidr     *cidr
-	parts    []*Matcher // of any_of, in order; of not the one pattern
 
-	size  int  // instructions of all regular expressions in it
-	joins bool // several values have one count
+	text  string // the pattern as rule files write it
+	value string // of a text, a wildcard and a prefix: the text itself
+	size  int    // instructions of all regular expressions in it
 }
 
 // matcherKind is the form of a pattern.
@@ -92,6 +92,24 @@ func (m *Matcher) test(value string) verdict {
 		return v
 	default:
 		return verdictOf(m.wildcard.matches(value))
+	}
+}
+
+// opening returns bits of the first bytes of all values that test does not refuse.
+func (m *Matcher) opening() opening {
+	switch {
+	case m.kind == exactMatcher:
+		return newOpening(m.value)
+	case m.kind == cidrMatcher && m.cidr.IsIPv4():
+		return newOpening("0").and(newOpening("9")).and(newOpening(":"))
+	case m.kind == anyMatcher:
+		o := m.parts[0].opening()
+		for _, p := range m.parts[1:] {
+			o = o.and(p.opening())
+		}
+		return o
+	default:
+		return newOpening(m.prefix)
 	}
 }
 

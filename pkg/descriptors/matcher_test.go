@@ -29,7 +29,7 @@ func (r drawer) of(all ...string) string { return all[r.IntN(len(all))] }
 func (r drawer) value(key string) string {
 	switch key {
 	case "ip":
-		return r.of("10.0.0.1", "10.0.1.1", "10.1.0.1", "::ffff:10.0.0.7", "2001:db8::1", "2001:db8:1::1", "192.168.0.1", "ten", "")
+		return r.of("10.0.0.1", "10.0.1.1", "10.1.0.1", "::ffff:10.0.0.7", "2001:db8::1", "2001:db8:1::1", "fe80::1", "192.168.0.1", "ten", "")
 	case "method":
 		return r.of("GET", "get", "POST", "PUT", "GETX", "")
 	}
@@ -157,7 +157,7 @@ func (r drawer) pattern(depth int) naive {
 		return naivePath(segments, counted)
 	case 4, 5:
 		var ranges []string
-		all := []string{"10.0.0.0/8", "10.0.0.0/24", "10.0.0.1/32", "2001:db8::/32", "2001:db8::/64", "0.0.0.0/0", "::/0"}
+		all := []string{"10.0.0.0/8", "10.0.0.0/24", "10.0.0.1/32", "2001:db8::/32", "2001:db8::/64", "0.0.0.0/0", "fe80::/10", "::/0"}
 		for _, i := range r.Perm(len(all))[:1+r.IntN(3)] {
 			ranges = append(ranges, all[i])
 		}

@@ -160,7 +160,7 @@ func (r *running) awaitPage(t *testing.T, server, path string, code int, part st
 // long.
 func eventually(t *testing.T, long time.Duration, missing func() string) {
 	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
+	tick := time.NewTicker(20 * time.Millisecond) // several tests poll at once, and spend the CPU of the polled
 	defer tick.Stop()
 	for deadline := time.Now().Add(long); ; <-tick.C {
 		said := missing()

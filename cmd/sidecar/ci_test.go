@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/weirproxy/weir/internal/testing/race"
 )
 
 // ciLines returns the commands of a file of CI, without the one that installs sidecar.
@@ -60,6 +62,7 @@ func ciLines(t *testing.T, file string) (lines []string, report string) {
 
 // With the example rules, the files of CI pass and leave a report. With a changed rule they fail.
 func TestFilesOfCIRunAsTheyStand(t *testing.T) {
+	race.Without(t) // six runs of the program would take a minute of CPU
 	for _, file := range []string{"github.yaml", "gitlab.yaml"} {
 		t.Run(file, func(t *testing.T) {
 			lines, report := ciLines(t, file)

@@ -77,7 +77,7 @@ demo: build ## Put real Envoy and a small backend in front, and print the curl l
 	@ENVOY=$$(scripts/envoy.sh); export ENVOY; exec bin/demo -sidecar bin/sidecar $(ARGS)
 
 .PHONY: test
-test: ## Run all tests: unit, property, with real Redis, end to end through real Envoy, with the race detector (about 9 minutes on two cores)
+test: ## Run all tests: unit, property, with real Redis, end to end through real Envoy, with the race detector (about 17 minutes on two cores)
 	@$(FIND); $(MAKE) --no-print-directory --keep-going --jobs=2 race e2e sizes manifests
 
 .PHONY: test-short

@@ -116,13 +116,14 @@ type Step struct {
 	Is      string            `yaml:"is,omitempty"`      // the expected answer, see ParseAnswer
 	Times   int               `yaml:"times,omitempty"`   // how often the request is sent; 0 means once
 	Within  string            `yaml:"within,omitempty"`  // the longest time until the answer
-	Headers map[string]string `yaml:"headers,omitempty"` // headers of the answer; an empty value means any
+	Headers map[string]string `yaml:"headers,omitempty"` // of the answer: a value, "" for any, or "until hour" as in reset=hour
 	Data    map[string]string `yaml:"data,omitempty"`    // dynamic metadata: a path with dots, and its value
 }
 
 // A Race sends requests at once.
 type Race struct {
 	Ask      string `yaml:"ask,omitempty"`   // # stands for the number of the request
+	Or       string `yaml:"or,omitempty"`    // the request of every second turn
 	Share    int    `yaml:"share,omitempty"` // that many requests in a row have one number; 0 means 1
 	Clients  int    `yaml:"clients,omitempty"`
 	Requests int    `yaml:"requests,omitempty"` // of all clients together

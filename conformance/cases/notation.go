@@ -27,6 +27,7 @@ type Request struct {
 //	k=v,k2=v2     a descriptor; %XX is a byte, and $ a value that no other case has
 //	-             a descriptor without entries
 //	+3  -3        hits_addend of the descriptor before, and the same with is_negative_hits
+//	negative      is_negative_hits of the descriptor before, without hits_addend
 //	limit:5/hour  an override of the descriptor before; the unit is a name or a number
 //	hits:3        hits_addend of the request
 //	domain:x      another domain than the case's
@@ -89,6 +90,13 @@ func (r *Request) word(word, fresh string) error {
 		timeout, err := time.ParseDuration(value)
 		r.Timeout = timeout
 		return err
+	case word == "negative":
+		d, err := last()
+		if err != nil {
+			return err
+		}
+		d.IsNegativeHits = true
+		return nil
 	case name == "limit":
 		d, err := last()
 		if err != nil {
@@ -180,7 +188,7 @@ type Status struct {
 //	name=x           its name
 //	none             no current_limit
 //	reset=3..4       duration_until_reset in whole seconds
-//	reset=hour       the seconds until the hour ends, by the Unix epoch
+//	reset=hour       the seconds until the hour ends, by the Unix epoch; 10*minute for ten minutes
 func ParseAnswer(text string) (Answer, error) {
 	var a Answer
 	head, rest, found := strings.Cut(text, "[")
@@ -252,6 +260,14 @@ func Bounds(text string) (from, to uint64, err error) {
 	}
 	to, err = strconv.ParseUint(second, 10, 64)
 	return from, to, err
+}
+
+// Asks returns the requests of a race, which take turns.
+func (r *Race) Asks() []string {
+	if r.Or == "" {
+		return []string{r.Ask}
+	}
+	return []string{r.Ask, r.Or}
 }
 
 // Bounds returns how many requests of a race may be admitted.

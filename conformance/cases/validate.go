@@ -114,8 +114,10 @@ func (s *Step) validate() error {
 		_, err := ParseAnswer(s.Is)
 		return err
 	case "race":
-		if _, err := ParseRequest(s.Race.Ask, "", "x"); err != nil {
-			return err
+		for _, ask := range s.Race.Asks() {
+			if _, err := ParseRequest(ask, "", "x"); err != nil {
+				return err
+			}
 		}
 		if s.Race.Clients < 1 || s.Race.Requests < 1 {
 			return errors.New("a race needs clients and requests")

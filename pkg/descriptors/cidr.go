@@ -48,7 +48,11 @@ func (t *tree) cidrOf(v value, form string, fs fields) *Matcher {
 // rangeList decodes ranges in a rule; nil after a mistake.
 func (t *tree) rangeList(v value) (set *ranges.Set, text string) {
 	if v.node.Kind != yaml.SequenceNode || len(v.node.Content) == 0 {
-		t.fail(v, "is %s, must be a list of ranges, such as [10.0.0.0/8, \"2001:db8::/32\"]", emptyOr(v))
+		file := ""
+		if strings.HasSuffix(v.node.Value, ".txt") {
+			file = ": a file of ranges is cidr_file: " + v.node.Value
+		}
+		t.fail(v, "is %s, must be a list of ranges, such as [10.0.0.0/8, \"2001:db8::/32\"]%s", emptyOr(v), file)
 		return nil, ""
 	}
 	if n := len(v.node.Content); n > maxRanges {

@@ -188,20 +188,22 @@ func CheckCase(form string, c *cases.Case) error {
 	}
 	places := make(map[string]int)
 	for _, s := range c.Steps {
-		ask := s.Ask
+		asks := []string{s.Ask}
 		if s.Race != nil {
-			ask = s.Race.Ask
+			asks = s.Race.Asks()
 		}
-		r, err := cases.ParseRequest(ask, c.Domain, "")
-		if err != nil {
-			return err
-		}
-		for i, d := range r.Message.GetDescriptors() {
-			name := r.Message.GetDomain() + fmt.Sprint(d.GetEntries())
-			if place, found := places[name]; i >= indexes || found && place != i {
-				return fmt.Errorf("%w: a limit there is of one place of a descriptor in a request", ErrCannot)
+		for _, ask := range asks {
+			r, err := cases.ParseRequest(ask, c.Domain, "")
+			if err != nil {
+				return err
 			}
-			places[name] = i
+			for i, d := range r.Message.GetDescriptors() {
+				name := r.Message.GetDomain() + fmt.Sprint(d.GetEntries())
+				if place, found := places[name]; i >= indexes || found && place != i {
+					return fmt.Errorf("%w: a limit there is of one place of a descriptor in a request", ErrCannot)
+				}
+				places[name] = i
+			}
 		}
 	}
 	return nil

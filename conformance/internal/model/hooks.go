@@ -3,6 +3,7 @@ package model
 import (
 	"context"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -46,7 +47,7 @@ type Hooks struct {
 	Store        func(ctx context.Context) error // asks Redis, where there is one
 	Lock         sync.Locker
 	Now          func() time.Time
-	Window       func(now time.Time, seconds int64) (number int64, left time.Duration)
+	Window       func(key string, now time.Time, seconds int64) (number int64, left time.Duration)
 	Carry        func(count uint64) uint64 // of a window into the next one
 	Full         func(tokens, burst float64) float64
 	Over         func(used, hits, limit uint64) bool
@@ -70,7 +71,8 @@ type Hooks struct {
 	NoWatch    bool                                  // rules are read once
 	Terminate  func(notServing, graceful func()) int // returns the exit code
 	MaxMessage int
-	Unknown    grpc.StreamHandler // of methods that do not exist; nil means gRPC's own
+	Options    []grpc.ServerOption
+	Listen     func(net.Listener) net.Listener
 }
 
 // Correct returns the hooks of a service without faults.
@@ -122,6 +124,7 @@ func Correct() Hooks {
 			return 0
 		},
 		MaxMessage: 4 << 20,
+		Listen:     func(l net.Listener) net.Listener { return l },
 	}
 }
 
@@ -141,9 +144,10 @@ func hitsOf(r *ratelimitv3.RateLimitRequest, d *commonv3.RateLimitDescriptor) (u
 	return uint64(max(1, r.GetHitsAddend())), d.GetIsNegativeHits()
 }
 
-// find looks for the exact value, then for the first wildcard, then for the key alone.
+// find looks for the exact value, then for the first wildcard, then for the key alone. The text of
+// a wildcard is an exact value too.
 func find(nodes []*Node, e Entry) *Node {
-	exact := slices.IndexFunc(nodes, func(n *Node) bool { return n.Key == e.Key && n.Value != nil && !n.wildcard() && *n.Value == e.Value })
+	exact := slices.IndexFunc(nodes, func(n *Node) bool { return n.Key == e.Key && n.Value != nil && *n.Value == e.Value })
 	if exact < 0 {
 		exact = slices.IndexFunc(nodes, func(n *Node) bool { return n.Key == e.Key && n.wildcard() && matches(*n.Value, e.Value) })
 	}
@@ -207,7 +211,7 @@ func replace(bills []*bill, found []*Node) []*bill {
 	return slices.DeleteFunc(bills, func(b *bill) bool { return names[b.name] })
 }
 
-func window(now time.Time, seconds int64) (int64, time.Duration) {
+func window(_ string, now time.Time, seconds int64) (int64, time.Duration) {
 	length := time.Duration(seconds) * time.Second
 	return now.UnixNano() / int64(length), length - time.Duration(now.UnixNano()%int64(length))
 }

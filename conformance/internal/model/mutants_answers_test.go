@@ -16,17 +16,6 @@ import (
 )
 
 func answerMutants() []mutant {
-	// said changes each status.
-	said := func(change func(s *descriptorStatus)) func(h *Hooks) {
-		return func(h *Hooks) {
-			h.Finish = func(_ *request, a *response) *response {
-				for _, s := range a.GetStatuses() {
-					change(s)
-				}
-				return a
-			}
-		}
-	}
 	return []mutant{
 		{"leaves statuses out", "basics/two-descriptors-two-statuses", func(h *Hooks) {
 			h.Finish = func(_ *request, a *response) *response { a.Statuses = nil; return a }
@@ -146,7 +135,11 @@ func always(code ratelimitv3.RateLimitResponse_Code) func(h *Hooks) {
 			if r.GetDomain() == forms.ReadyDomain {
 				return a
 			}
-			return &response{OverallCode: code}
+			alike := &response{OverallCode: code}
+			for range r.GetDescriptors() {
+				alike.Statuses = append(alike.Statuses, &descriptorStatus{Code: code})
+			}
+			return alike
 		}
 	}
 }
@@ -165,8 +158,10 @@ func requestMutants() []mutant {
 	}
 	bytes := func(most int) func(r *request) bool { return func(r *request) bool { return proto.Size(r) > most } }
 	return []mutant{
-		{"takes empty requests", "hostile/empty-domain", func(h *Hooks) { h.Check = func(*request) error { return nil } }},
-		{"answers bad requests with UNKNOWN", "hostile/empty-domain-code", func(h *Hooks) {
+		{"takes empty requests", "hostile/empty-domain hostile/no-descriptors hostile/empty-request", func(h *Hooks) {
+			h.Check = func(*request) error { return nil }
+		}},
+		{"answers bad requests with UNKNOWN", "hostile/empty-domain-code hostile/no-descriptors-code", func(h *Hooks) {
 			h.Check = func(r *request) error {
 				if checkRequest(r) != nil {
 					return errEmpty
@@ -174,7 +169,7 @@ func requestMutants() []mutant {
 				return nil
 			}
 		}},
-		{"ends at a bad override", "hostile/override-of-unknown-unit", func(h *Hooks) {
+		{"ends at a bad override", badOverrides, func(h *Hooks) {
 			h.OverrideUnit = func(unit int32) (string, error) {
 				if unit < 1 || unit > 7 {
 					os.Exit(3)
@@ -219,7 +214,7 @@ func requestMutants() []mutant {
 				return uint64(uint32(hits)), refund
 			}
 		}},
-		{"takes a hit count as signed", "hostile/addend-of-2-to-the-63", func(h *Hooks) {
+		{"takes a hit count as signed", "hostile/addend-of-2-to-the-63 hostile/largest-descriptor-addend", func(h *Hooks) {
 			h.Hits = func(r *request, d *descriptor) (uint64, bool) {
 				hits, refund := hitsOf(r, d)
 				if int64(hits) < 0 {
@@ -261,16 +256,17 @@ func requestMutants() []mutant {
 	}
 }
 
+const badOverrides = "hostile/override-of-unknown-unit hostile/override-of-no-unit hostile/override-of-a-negative-unit " +
+	"hostile/override-of-unknown-unit-beside-others"
+
 // unknown has an error of its own for methods that do not exist.
 func unknown(h *Hooks) {
-	h.Unknown = func(any, grpc.ServerStream) error { return errEmpty }
+	h.Options = append(h.Options, grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return errEmpty }))
 }
 
 func processMutants() []mutant {
 	return []mutant{
-		{"answers unknown methods otherwise", "hostile/unknown-method", unknown},
-		{"answers unknown services otherwise", "hostile/unknown-service", unknown},
-		{"answers version 2 otherwise", "hostile/retired-version-2", unknown},
+		{"answers unknown methods otherwise", "hostile/unknown-method hostile/unknown-service hostile/retired-version-2", unknown},
 		{"has no health", "health/overall", func(h *Hooks) { h.Health = nil }},
 		{"has health of the reference's name alone", "health/service-name", func(h *Hooks) { h.Health = []string{"", "ratelimit"} }},
 		{"has health of the full name alone", "health/reference-name", func(h *Hooks) {
@@ -300,7 +296,7 @@ func processMutants() []mutant {
 				clear(s.states)
 			}
 		}},
-		{"keeps old limits of known keys", "reload/raises-a-limit", func(h *Hooks) {
+		{"keeps old limits of known keys", "reload/raises-a-limit reload/lowers-a-limit reload/lowered-limit-status", func(h *Hooks) {
 			limits := make(map[string]uint64)
 			var mu sync.Mutex
 			h.Replace = func(bills []*bill, found []*Node) []*bill {
@@ -328,7 +324,7 @@ func processMutants() []mutant {
 				return kept[e.Key+e.Value]
 			}
 		}},
-		{"drops rules at a bad file", "reload/broken-rules-keep-the-old-ones", func(h *Hooks) {
+		{"drops rules at a bad file", "reload/broken-rules-keep-the-old-ones reload/invalid-rules-keep-the-old-ones", func(h *Hooks) {
 			h.Broken = func(map[string]*Domain) map[string]*Domain { return nil }
 		}},
 		{"denies all after a bad file", "reload/recovers-from-broken-rules", func(h *Hooks) {
@@ -340,7 +336,7 @@ func processMutants() []mutant {
 			h.Over = func(used, hits, limit uint64) bool { return broken || used+hits > limit }
 		}},
 		{"waits for Redis", "outages/answers-while-redis-is-silent", func(h *Hooks) { h.Store = Ping }},
-		{"gives up after an outage", "outages/recovers-from-silence", func(h *Hooks) {
+		{"gives up after an outage", "outages/recovers-from-silence outages/recovers", func(h *Hooks) {
 			gone := false
 			h.Store = func(ctx context.Context) error {
 				if gone || Ping(ctx) != nil {
@@ -383,5 +379,17 @@ func processMutants() []mutant {
 				return hits
 			}
 		}},
+	}
+}
+
+// said changes each status.
+func said(change func(s *descriptorStatus)) func(h *Hooks) {
+	return func(h *Hooks) {
+		h.Finish = func(_ *request, a *response) *response {
+			for _, s := range a.GetStatuses() {
+				change(s)
+			}
+			return a
+		}
 	}
 }

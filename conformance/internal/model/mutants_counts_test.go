@@ -40,7 +40,7 @@ func hitMutants() []mutant {
 		{"compares with signed 32 bits", "basics/largest-limit", func(h *Hooks) {
 			h.Over = func(used, hits, limit uint64) bool { return int32(used+hits) > int32(limit) }
 		}},
-		{"counts no hits", "basics/limit-of-one", func(h *Hooks) {
+		{"counts no hits", "basics/limit-of-one " + eachUnit("windows/unit-%s-limits"), func(h *Hooks) {
 			h.Charge = func(uint64, bool) uint64 { return 0 }
 		}},
 		{"counts one hit whatever it is", "hits/request-addend", func(h *Hooks) {
@@ -182,26 +182,26 @@ func unlocked(h *Hooks) {
 }
 
 func windowMutants() []mutant {
-	fixed := func(number int64, left time.Duration) func(time.Time, int64) (int64, time.Duration) {
-		return func(time.Time, int64) (int64, time.Duration) { return number, left }
+	fixed := func(number int64, left time.Duration) func(string, time.Time, int64) (int64, time.Duration) {
+		return func(string, time.Time, int64) (int64, time.Duration) { return number, left }
 	}
 	return []mutant{
 		{"never resets", "windows/a-second-ends", func(h *Hooks) { h.Window = fixed(1, time.Second) }},
 		{"resets all counts each second", "windows/longer-window-stays", func(h *Hooks) {
-			h.Window = func(now time.Time, seconds int64) (int64, time.Duration) {
-				_, left := window(now, seconds)
+			h.Window = func(key string, now time.Time, seconds int64) (int64, time.Duration) {
+				_, left := window(key, now, seconds)
 				return now.Unix(), left
 			}
 		}},
 		{"resets within a second", "windows/a-window-stays-within-its-second", func(h *Hooks) {
-			h.Window = func(now time.Time, seconds int64) (int64, time.Duration) {
-				_, left := window(now, seconds)
+			h.Window = func(key string, now time.Time, seconds int64) (int64, time.Duration) {
+				_, left := window(key, now, seconds)
 				return now.UnixMilli() / (seconds * 300), left
 			}
 		}},
 		{"begins windows 550 ms late", "windows/window-of-the-clock", func(h *Hooks) {
-			h.Window = func(now time.Time, seconds int64) (int64, time.Duration) {
-				return window(now.Add(-550*time.Millisecond), seconds)
+			h.Window = func(key string, now time.Time, seconds int64) (int64, time.Duration) {
+				return window(key, now.Add(-550*time.Millisecond), seconds)
 			}
 		}},
 		{"carries half of a count over", "windows/a-new-window-is-whole", func(h *Hooks) {
@@ -287,6 +287,7 @@ func windowMutants() []mutant {
 		{"knows no week", "windows/unit-week-reset", func(h *Hooks) { seconds(h, "week", 24*60*60) }},
 		{"counts a month of 31 days", "windows/unit-month-reset", func(h *Hooks) { seconds(h, "month", 31*24*60*60) }},
 		{"counts a year of 360 days", "windows/unit-year-reset", func(h *Hooks) { seconds(h, "year", 360*24*60*60) }},
+		{"counts an hour of 30 minutes", "overrides/override-of-a-hour", func(h *Hooks) { seconds(h, "hour", 30*60) }},
 		{"counts a day of 12 hours", "windows/unit-day-reset", func(h *Hooks) { seconds(h, "day", 12*60*60) }},
 		{"counts a minute of a second", "windows/minute-does-not-end-with-a-second", func(h *Hooks) { seconds(h, "minute", 1) }},
 		{"counts a second of two", "windows/three-windows", func(h *Hooks) { seconds(h, "second", 2) }},
@@ -311,6 +312,15 @@ func windowMutants() []mutant {
 	}
 }
 
+// eachUnit names the cases of all units.
+func eachUnit(format string) string {
+	var all []string
+	for _, unit := range []string{"second", "minute", "hour", "day", "week", "month", "year"} {
+		all = append(all, fmt.Sprintf(format, unit))
+	}
+	return strings.Join(all, " ")
+}
+
 // seconds changes the length of one unit.
 func seconds(h *Hooks, unit string, length int64) {
 	correct := h.Seconds
@@ -331,18 +341,6 @@ func keyMutants() []mutant {
 					texts = append(texts, e.Key, e.Value)
 				}
 				return strings.Join(texts, separator)
-			}
-		}
-	}
-	// normal gives values a form in which some of them are equal.
-	normal := func(change func(string) string) func(h *Hooks) {
-		return func(h *Hooks) {
-			h.Key = func(domain string, path []Entry) string {
-				path = slices.Clone(path)
-				for i := range path {
-					path[i].Value = change(path[i].Value)
-				}
-				return key(domain, path)
 			}
 		}
 	}
@@ -454,4 +452,17 @@ func keyMutants() []mutant {
 		}})
 	}
 	return all
+}
+
+// normal gives values a form in which some of them are equal.
+func normal(change func(string) string) func(h *Hooks) {
+	return func(h *Hooks) {
+		h.Key = func(domain string, path []Entry) string {
+			path = slices.Clone(path)
+			for i := range path {
+				path[i].Value = change(path[i].Value)
+			}
+			return key(domain, path)
+		}
+	}
 }

@@ -20,14 +20,16 @@ const (
 	over = ratelimitv3.RateLimitResponse_OVER_LIMIT
 )
 
-// A mutant is a service with one fault. A new one is one element of mutants: its name, a case that
-// finds it, and the hooks that it replaces. See Hooks.
+// A mutant is a service with one fault. A new one is one element of mutants: its name, the cases that
+// find it, and the hooks that it replaces. See Hooks.
 type mutant struct {
 	name  string
-	found string // a case that must fail
+	found string // cases that must fail, with a blank between two
 	hooks func(h *Hooks)
 }
 
 func mutants() []mutant {
-	return slices.Concat(hitMutants(), windowMutants(), keyMutants(), ruleMutants(), answerMutants(), requestMutants(), processMutants())
+	return slices.Concat(
+		hitMutants(), windowMutants(), keyMutants(), ruleMutants(), answerMutants(), requestMutants(), processMutants(), fieldMutants(),
+	)
 }

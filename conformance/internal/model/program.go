@@ -35,11 +35,7 @@ func Serve(h Hooks) (int, error) {
 	if err != nil {
 		return 1, err
 	}
-	options := []grpc.ServerOption{grpc.MaxRecvMsgSize(h.MaxMessage)}
-	if h.Unknown != nil {
-		options = append(options, grpc.UnknownServiceHandler(h.Unknown))
-	}
-	server := grpc.NewServer(options...)
+	server := grpc.NewServer(append(h.Options, grpc.MaxRecvMsgSize(h.MaxMessage))...)
 	ratelimitv3.RegisterRateLimitServiceServer(server, s)
 	check := health.NewServer()
 	if len(h.Health) > 0 {
@@ -57,7 +53,7 @@ func Serve(h Hooks) (int, error) {
 		go watch(ctx, s, directory)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(listener) }()
+	go func() { ended <- server.Serve(h.Listen(listener)) }()
 	select {
 	case err := <-ended:
 		return 1, err

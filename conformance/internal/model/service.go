@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -160,30 +161,31 @@ func (s *Service) charge(bills []*bill) bool {
 		st := s.states[b.key]
 		if st == nil {
 			st = new(state)
-			st.window, _ = h.Window(now, b.seconds)
+			st.window, _ = h.Window(b.key, now, b.seconds)
 			s.states[b.key] = st
 		}
-		s.judge(b, st, now)
+		b.state = st
+		s.judge(b, now)
 	}
 	over := h.Verdict(bills)
 	for _, b := range bills {
 		// A denied request gives the hits back.
 		if over && b.charged && !b.counted {
-			s.states[b.key].remove(b.hits)
+			b.state.remove(b.hits)
 		}
 	}
 	return over
 }
 
 // judge decides one bill.
-func (s *Service) judge(b *bill, st *state, now time.Time) {
-	h := &s.hooks
+func (s *Service) judge(b *bill, now time.Time) {
+	h, st := &s.hooks, b.state
 	if b.burst == 0 {
 		b.burst = b.requests
 	}
 	st.advance(b, now, h)
 	used, limit := st.used(b, now, h)
-	_, left := h.Window(now, b.seconds)
+	_, left := h.Window(b.key, now, b.seconds)
 	b.reset = h.Reset(left)
 	if b.refund {
 		st.remove(h.Refund(b.hits, used))
@@ -267,17 +269,30 @@ func metadata(r *ratelimitv3.RateLimitRequest, statuses []*ratelimitv3.RateLimit
 		if n == nil || statuses[i].GetCode() != ratelimitv3.RateLimitResponse_OK {
 			continue
 		}
-		for name, value := range n.Metadata {
-			if _, taken := merged[name]; !taken {
-				merged[name] = value
-			}
-		}
+		merge(merged, n.Metadata)
 	}
 	s, err := structpb.NewStruct(map[string]any{"domain": r.GetDomain(), "hitsAddend": float64(r.GetHitsAddend()), "metadata": merged})
 	if err != nil {
 		return nil
 	}
 	return s
+}
+
+// merge adds the values that a map does not have, in maps of both too.
+func merge(into, from map[string]any) {
+	for name, value := range from {
+		old, taken := into[name]
+		if !taken {
+			into[name] = value
+			continue
+		}
+		inner, isMap := old.(map[string]any)
+		if more, both := value.(map[string]any); isMap && both {
+			inner = maps.Clone(inner)
+			merge(inner, more)
+			into[name] = inner
+		}
+	}
 }
 
 var errEmpty = errors.New("must not be empty")

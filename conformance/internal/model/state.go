@@ -32,6 +32,7 @@ type bill struct {
 	refund     bool
 
 	// The verdict.
+	state     *state
 	over      bool
 	charged   bool
 	remaining uint64
@@ -40,7 +41,7 @@ type bill struct {
 
 // advance brings a state to an instant.
 func (s *state) advance(b *bill, now time.Time, h *Hooks) {
-	window, _ := h.Window(now, b.seconds)
+	window, _ := h.Window(b.key, now, b.seconds)
 	if window != s.window {
 		s.previous = 0
 		if window == s.window+1 {
@@ -71,7 +72,7 @@ func (s *state) used(b *bill, now time.Time, h *Hooks) (used, limit uint64) {
 	case "sliding_window_log":
 		return uint64(len(s.log)), b.requests
 	case "sliding_window_counter":
-		_, left := h.Window(now, b.seconds)
+		_, left := h.Window(b.key, now, b.seconds)
 		weighed := float64(s.previous) * (float64(left) / 1e9) / float64(b.seconds)
 		return s.count + uint64(weighed+0.999999), b.requests
 	default:

@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -122,68 +123,100 @@ func needsRedis(id string) bool {
 	return strings.HasPrefix(id, "outages/") && os.Getenv("REDIS_SERVER") == ""
 }
 
-func TestEachMutantIsFoundByItsCase(t *testing.T) {
-	t.Parallel()
-	all := documents(t)
-	slots := make(chan struct{}, 8)
-	for _, m := range mutants() {
-		t.Run(strings.ReplaceAll(m.name, " ", "-"), func(t *testing.T) {
-			t.Parallel()
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			if needsRedis(m.found) {
-				t.Skip("REDIS_SERVER is not set")
-			}
-			name, _, _ := strings.Cut(m.found, "/")
-			of := slices.DeleteFunc(slices.Clone(all), func(d *cases.Document) bool { return d.Name != name })
-			results := play(t, m.name, strings.HasPrefix(m.found, "denials/uncounted"), of, func(c *cases.Case) bool { return c.ID() == m.found })
-			if len(results) != 1 {
-				t.Fatalf("there is no case %s", m.found)
-			}
-			if results[0].Outcome != runner.Fail {
-				t.Errorf("%s does not find it: %s %s", m.found, results[0].Outcome, results[0].Reason)
-			}
-		})
+// failures collects the cases that fail on any mutant, and is safe for concurrent use.
+type failures struct {
+	mu  sync.Mutex
+	ids map[string]bool // guarded by mu
+}
+
+func (f *failures) add(results []runner.Result) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range results {
+		if r.Outcome == runner.Fail {
+			f.ids[r.ID] = true
+		}
 	}
 }
 
-// A case that no fault can fail proves nothing. So each case finds a mutant, or a service that
-// answers each request alike. The cases that such a service passes are in a list.
-func TestEachCaseFails(t *testing.T) {
+// Each mutant fails the case that it names, and each case fails on a mutant: a case that no fault
+// can fail proves nothing.
+func TestMutantsAndCasesFindEachOther(t *testing.T) {
 	t.Parallel()
-	fails := make(map[string]bool)
-	for _, m := range mutants() {
-		fails[m.found] = true
+	all := documents(t)
+	failed := failures{ids: make(map[string]bool)}
+	t.Run("each mutant is found", func(t *testing.T) {
+		slots := make(chan struct{}, 8)
+		for _, m := range mutants() {
+			t.Run(strings.ReplaceAll(m.name, " ", "-"), func(t *testing.T) {
+				t.Parallel()
+				slots <- struct{}{}
+				defer func() { <-slots }()
+				if needsRedis(m.found) {
+					t.Skip("REDIS_SERVER is not set")
+				}
+				failed.add(playMutant(t, m, all))
+			})
+		}
+	})
+	for _, d := range all {
+		for i := range d.Cases {
+			if id := d.Cases[i].ID(); !failed.ids[id] && !needsRedis(id) {
+				t.Errorf("%s: fails on no mutant", id)
+			}
+		}
 	}
+}
+
+// playMutant plays the documents of the cases that must find a mutant. Where cases run one after the
+// other, or have processes of their own, it plays those cases alone.
+func playMutant(t *testing.T, m mutant, all []*cases.Document) []runner.Result {
+	t.Helper()
+	found := strings.Fields(m.found)
+	of := slices.DeleteFunc(slices.Clone(all), func(d *cases.Document) bool {
+		return !slices.ContainsFunc(found, func(id string) bool { return strings.HasPrefix(id, d.Name+"/") })
+	})
+	results := play(t, m.name, strings.Contains(m.found, "denials/uncounted"), of, func(c *cases.Case) bool {
+		return !c.Document.Alone && !c.Document.Serial || slices.Contains(found, c.ID())
+	})
+	for _, id := range found {
+		i := slices.IndexFunc(results, func(r runner.Result) bool { return r.ID == id })
+		if i < 0 {
+			t.Fatalf("there is no case %s", id)
+		}
+		if results[i].Outcome != runner.Fail {
+			t.Errorf("%s does not find it: %s %s", id, results[i].Outcome, results[i].Reason)
+		}
+	}
+	return results
+}
+
+// A service that answers each request alike passes only the cases of a list.
+func TestConstantServicesPassNoCaseButThoseThatTheyMust(t *testing.T) {
+	t.Parallel()
 	all := documents(t)
 	if testing.Short() {
 		// These take most of the time, for they start a process for each case.
 		all = slices.DeleteFunc(all, func(d *cases.Document) bool { return d.Alone })
 	}
 	for _, m := range constant() {
-		passed := make(map[string]bool)
-		results := play(t, m.name, false, all, func(c *cases.Case) bool { return !needsUncounted(c) })
-		results = append(results, play(t, m.name, true, all, needsUncounted)...)
-		for _, result := range results {
-			passed[result.ID] = result.Outcome == runner.Pass
-			fails[result.ID] = fails[result.ID] || result.Outcome == runner.Fail
-			if passed[result.ID] && !must(m.name, result.ID) {
-				t.Errorf("%s: passes %s", m.name, result.ID)
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			results := play(t, m.name, false, all, func(c *cases.Case) bool { return !needsUncounted(c) })
+			results = append(results, play(t, m.name, true, all, needsUncounted)...)
+			passed := make(map[string]bool)
+			for _, result := range results {
+				passed[result.ID] = result.Outcome == runner.Pass
+				if passed[result.ID] && !must(m.name, result.ID) {
+					t.Errorf("passes %s", result.ID)
+				}
 			}
-		}
-		for _, id := range mustPass()[m.name] {
-			if !passed[id] {
-				t.Errorf("%s: does not pass %s, which its list has", m.name, id)
+			for _, id := range mustPass()[m.name] {
+				if !passed[id] {
+					t.Errorf("does not pass %s, which its list has", id)
+				}
 			}
-		}
-	}
-	for _, d := range all {
-		for i := range d.Cases {
-			id := d.Cases[i].ID()
-			if reason, known := neverFails()[id]; fails[id] == known && !needsRedis(id) {
-				t.Errorf("%s: a fault fails it: %t, the reason why none can: %q", id, fails[id], reason)
-			}
-		}
+		})
 	}
 }
 

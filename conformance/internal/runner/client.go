@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -185,7 +186,16 @@ func (c *client) checkStatus(want cases.Status, got *ratelimitv3.RateLimitRespon
 // checkReset compares seconds until a reset with "from..to", or with the end of the window of a
 // unit.
 func (c *client) checkReset(want string, got int64, a reply) error {
-	if seconds, known := forms.Seconds(want); known {
+	number, unit, several := strings.Cut(want, "*")
+	if !several {
+		number, unit = "1", want
+	}
+	if seconds, known := forms.Seconds(unit); known {
+		n, err := strconv.ParseInt(number, 10, 64)
+		if err != nil {
+			return err
+		}
+		seconds *= n
 		first, last := a.sent.Add(-c.skew).Unix(), a.received.Add(c.skew).Unix()
 		for now := first; now <= last; now++ {
 			if got == seconds-now%seconds {
@@ -222,14 +232,23 @@ func show(r *ratelimitv3.RateLimitResponse) string {
 }
 
 // checkHeaders compares headers that Envoy would add to the response.
-func checkHeaders(want map[string]string, got *ratelimitv3.RateLimitResponse) error {
+func (c *client) checkHeaders(want map[string]string, a reply) error {
 	headers := make(map[string]string)
-	for _, h := range got.GetResponseHeadersToAdd() {
+	for _, h := range a.response.GetResponseHeadersToAdd() {
 		headers[strings.ToLower(h.GetKey())] = h.GetValue() + string(h.GetRawValue())
 	}
 	var failed []error
 	for name, value := range want {
-		if text, found := headers[strings.ToLower(name)]; !found || (value != "" && text != value) {
+		text, found := headers[strings.ToLower(name)]
+		if unit, isReset := strings.CutPrefix(value, "until "); isReset && found {
+			seconds, err := strconv.ParseInt(text, 10, 64)
+			if err == nil {
+				err = c.checkReset(unit, seconds, a)
+			}
+			failed = append(failed, err)
+			continue
+		}
+		if !found || (value != "" && text != value) {
 			failed = append(failed, fmt.Errorf("want header %s: %s, got %q in %v", name, value, text, headers))
 		}
 	}

@@ -135,7 +135,7 @@ func (p *play) compare(s *cases.Step, answer cases.Answer, got reply) error {
 	if err := p.client.check(answer, got); err != nil {
 		return err
 	}
-	if err := checkHeaders(s.Headers, got.response); err != nil {
+	if err := p.client.checkHeaders(s.Headers, got); err != nil {
 		return err
 	}
 	if s.Data != nil {

@@ -33,6 +33,7 @@ func (p *play) race(ctx context.Context, r *cases.Race) error {
 		}
 		defer clients[i].Close()
 	}
+	asks := r.Asks()
 	var next atomic.Int64
 	var mu sync.Mutex
 	seen := make(map[uint32]int) // remaining hits of admitted requests
@@ -49,7 +50,8 @@ func (p *play) race(ctx context.Context, r *cases.Race) error {
 				if n >= int64(r.Requests) {
 					return
 				}
-				request, err := cases.ParseRequest(strings.ReplaceAll(r.Ask, "#", fmt.Sprint(n/int64(max(1, r.Share)))), p.c.Domain, p.fresh)
+				ask := asks[int(n)%len(asks)]
+				request, err := cases.ParseRequest(strings.ReplaceAll(ask, "#", fmt.Sprint(n/int64(max(1, r.Share)))), p.c.Domain, p.fresh)
 				if err != nil {
 					return
 				}
@@ -66,7 +68,11 @@ func (p *play) race(ctx context.Context, r *cases.Race) error {
 					}
 				default:
 				}
+				stop := failed > 0 && !r.Errors
 				mu.Unlock()
+				if stop {
+					return
+				}
 			}
 		})
 	}

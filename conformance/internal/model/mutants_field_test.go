@@ -26,13 +26,13 @@ import (
 	"github.com/weirproxy/weir/conformance/internal/forms"
 )
 
-// fieldMutants have faults that services had in the field. Their author had not read the cases. The
-// comments say where a fault was seen.
+// fieldMutants have faults that services had in the field, by an author who had not read the cases.
+// The comments say where a fault was seen.
 func fieldMutants() []mutant {
 	return slices.Concat(clockMutants(), countMutants(), hashMutants(), requestFieldMutants(), ruleFieldMutants())
 }
 
-// clockMutants have windows that are not those of the Unix epoch, or counts that outlast them.
+// clockMutants have windows at other times than the Unix epoch's, or counts that outlast windows.
 func clockMutants() []mutant {
 	// moved changes the windows of one length by a part of it.
 	moved := func(length int64, by time.Duration) func(h *Hooks) {

@@ -274,7 +274,14 @@ func processMutants() []mutant {
 		}},
 		{"has health of every name", "health/unknown-service", func(h *Hooks) { h.Health = append(h.Health, "no.such.Service") }},
 		{"has no reflection", "health/reflection", func(h *Hooks) { h.Reflection = false }},
-		{"ends at once", "drain/breaks-no-request", func(h *Hooks) { h.Terminate = func(func(), func()) int { return 0 } }},
+		{"ends at once", "drain/breaks-no-request", func(h *Hooks) {
+			h.Terminate = func(func(), func()) int { return 0 }
+			// So that there are always requests under way, also on a busy machine.
+			h.Store = func(context.Context) error {
+				time.Sleep(20 * time.Millisecond)
+				return nil
+			}
+		}},
 		{"ends with an error", "drain/ends", func(h *Hooks) {
 			h.Terminate = func(notServing, graceful func()) int {
 				notServing()

@@ -284,11 +284,12 @@ func windowMutants() []mutant {
 				return int64((left + time.Second - 1) / time.Second)
 			}
 		}},
-		{"knows no week", "windows/unit-week-reset", func(h *Hooks) { seconds(h, "week", 24*60*60) }},
-		{"counts a month of 31 days", "windows/unit-month-reset", func(h *Hooks) { seconds(h, "month", 31*24*60*60) }},
+		// No end of these windows is one of the correct windows too, for many years.
+		{"counts a leap second in a week", "windows/unit-week-reset", func(h *Hooks) { seconds(h, "week", 7*24*60*60+1) }},
+		{"counts a month of the average length", "windows/unit-month-reset", func(h *Hooks) { seconds(h, "month", 2629746) }},
 		{"counts a year of 360 days", "windows/unit-year-reset", func(h *Hooks) { seconds(h, "year", 360*24*60*60) }},
-		{"counts an hour of 30 minutes", "overrides/override-of-a-hour", func(h *Hooks) { seconds(h, "hour", 30*60) }},
-		{"counts a day of 12 hours", "windows/unit-day-reset", func(h *Hooks) { seconds(h, "day", 12*60*60) }},
+		{"counts a leap second in an hour", "overrides/override-of-a-hour", func(h *Hooks) { seconds(h, "hour", 60*60+1) }},
+		{"counts a leap second in a day", "windows/unit-day-reset", func(h *Hooks) { seconds(h, "day", 24*60*60+1) }},
 		{"counts a minute of a second", "windows/minute-does-not-end-with-a-second", func(h *Hooks) { seconds(h, "minute", 1) }},
 		{"counts a second of two", "windows/three-windows", func(h *Hooks) { seconds(h, "second", 2) }},
 		{"says every unit is a second", "windows/unit-hour-is-shown", func(h *Hooks) {

@@ -80,13 +80,14 @@ func clockMutants() []mutant {
 		// gubernator: durations of the calendar are in the server's zone.
 		{"begins days at another zone's midnight", "windows/unit-day-reset", moved(day, 5*time.Hour+30*time.Minute)},
 		{"counts a year of 365.25 days", "windows/unit-year-reset", func(h *Hooks) { seconds(h, "year", 365*day+day/4) }},
-		{"counts months of the calendar", "windows/unit-month-reset", func(h *Hooks) {
+		{"counts months of the calendar of a zone", "windows/unit-month-reset", func(h *Hooks) {
+			zone := time.FixedZone("", 60*60)
 			h.Window = func(key string, now time.Time, seconds int64) (int64, time.Duration) {
 				if seconds != 30*day {
 					return window(key, now, seconds)
 				}
-				year, month, _ := now.UTC().Date()
-				return int64(year)*12 + int64(month), time.Date(year, month+1, 1, 0, 0, 0, 0, time.UTC).Sub(now)
+				year, month, _ := now.In(zone).Date()
+				return int64(year)*12 + int64(month), time.Date(year, month+1, 1, 0, 0, 0, 0, zone).Sub(now)
 			}
 		}},
 		// Redis TIME without its microseconds.

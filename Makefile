@@ -128,7 +128,7 @@ conformance: build ## Play the suite for rate limit services against both progra
 		ended
 
 .PHONY: conformance-mutants
-conformance-mutants: ## Play the suite against a small service with deliberate faults: a case must find each (40 seconds on two idle cores)
+conformance-mutants: ## Play the suite against a small service with deliberate faults: a case must find each (about a minute)
 	@$(FIND); go -C conformance test -count=1 -parallel 40 ./...
 
 .PHONY: bench

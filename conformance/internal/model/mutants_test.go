@@ -20,8 +20,8 @@ const (
 	over = ratelimitv3.RateLimitResponse_OVER_LIMIT
 )
 
-// A mutant is a service with one fault. A new one is one element of mutants: its name, the cases that
-// find it, and the hooks that it replaces. See Hooks.
+// A mutant is a service with one fault. A new one is one element of mutants: its name, the cases
+// that find it, and the hooks that it replaces. See Hooks.
 type mutant struct {
 	name  string
 	found string // cases that must fail, with a blank between two

@@ -168,8 +168,8 @@ func TestMutantsAndCasesFindEachOther(t *testing.T) {
 	}
 }
 
-// playMutant plays the documents of the cases that must find a mutant. Where cases run one after the
-// other, or have processes of their own, it plays those cases alone.
+// playMutant plays the documents of the cases that must find a mutant. Where cases run one after
+// the other, or have processes of their own, it plays those cases alone.
 func playMutant(t *testing.T, m mutant, all []*cases.Document) []runner.Result {
 	t.Helper()
 	found := strings.Fields(m.found)

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"debug/elf"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -116,6 +117,45 @@ func TestProgramsOfTheImageNeedNoLibrary(t *testing.T) {
 				t.Errorf("%s wants a linker at run time", name)
 			}
 		}
+	}
+}
+
+// Each image starts its entry point as its user, where the root is the file system of the image.
+func TestEachImageStartsItsEntryPoint(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root may make the file system of an image the whole one")
+	}
+	certificates := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(certificates, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for target, stage := range stages(t) {
+		if len(stage.Entrypoint) == 0 {
+			continue
+		}
+		t.Run("target "+target, func(t *testing.T) {
+			root := t.TempDir()
+			if err := os.Chmod(root, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			unpack(t, target, root, map[string]string{
+				"/out/sidecar": program(t, "sidecar"), "/out/ratelimit": program(t, "ratelimit"), "/etc/ssl/certs/ca-certificates.crt": certificates,
+			})
+			var user, group uint32
+			if _, err := fmt.Sscanf(stage.User, "%d:%d", &user, &group); err != nil || user == 0 {
+				t.Fatalf("user %q: must be numbers, and not root", stage.User)
+			}
+			run := exec.CommandContext(parts.Soon(t), stage.Entrypoint[0], append(stage.Entrypoint[1:], "version")...)
+			run.Dir, run.SysProcAttr = "/", &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: user, Gid: group}}
+			out, err := run.CombinedOutput()
+			if errors.Is(err, fs.ErrPermission) {
+				t.Skip(err) // root, but not of everything
+			}
+			if err != nil || !strings.HasPrefix(string(out), "weir ") {
+				t.Errorf("got %q, %v", out, err)
+			}
+		})
 	}
 }
 

@@ -42,6 +42,8 @@ for platform in linux/amd64 linux/arm64 darwin/amd64 darwin/arm64; do
 		cp "$at/$program.bom.json" "dist/${name}_$program.bom.json"
 	done
 done
+# As `go install …@v$version` does it, from the files of this tree.
+WEIR_INSTALL=1 go -C deploy test -count=1 -run GoInstall ./release
 go -C deploy run ./release -version "$version" -revision "$revision" -time "$seconds" -out "$PWD/dist"
 (cd dist && sha256sum -- *.tar.gz *.tgz *.json >SHA256SUMS)
 (cd dist && du -sh --apparent-size -- *.tar.gz *.tgz *.json SHA256SUMS images)

@@ -41,9 +41,9 @@ func TestTheRepositoryIsAModuleThatGoInstalls(t *testing.T) {
 	}
 }
 
-// TestGoInstallMakesProgramsThatPrintTheirVersion publishes the work tree as a module in a proxy of
-// files, and installs both programs from there, as a user of the release does. The modules that the
-// programs need come from those that are downloaded. `make release` runs the test.
+// The work tree is published as a module in a proxy of files. Both programs are installed from
+// there, as a user of the release does. The cache of modules has all that they need. `make release`
+// runs the test.
 func TestGoInstallMakesProgramsThatPrintTheirVersion(t *testing.T) {
 	if os.Getenv("WEIR_INSTALL") == "" {
 		t.Skip("builds two programs, in half a minute of CPU; set WEIR_INSTALL")

@@ -52,8 +52,12 @@ func TestSettingsOfTheDocumentsExist(t *testing.T) {
 		help += string(out)
 	}
 	// Of other programs: kustomize, Helm, Envoy, Envoy Gateway, docker, redis-server, redis-cli,
-	// kubectl.
-	others := []string{"rm", "set", "mode", "concurrency", "save", "aclfile", "scan", "pattern", "no-raw", "from-file", "target", "config-path"}
+	// Of other programs: kustomize, Helm, Envoy, Envoy Gateway, docker, redis-server, redis-cli,
+	// kubectl, rls-conformance.
+	others := []string{
+		"rm", "set", "mode", "concurrency", "save", "aclfile", "scan", "pattern", "no-raw", "from-file", "target", "config-path",
+		"starter", "program", "redis",
+	}
 	for _, d := range documents(t) {
 		for _, line := range said(d) {
 			for _, m := range flagName.FindAllStringSubmatch(line, -1) {

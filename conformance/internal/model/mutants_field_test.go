@@ -275,7 +275,7 @@ func inOrder(h *Hooks) {
 			}
 			seen[k] = true
 			l, _ := locks.LoadOrStore(k, new(sync.Mutex))
-			f(l.(*sync.Mutex)) //nolint:forcetypeassert // nothing else is stored
+			f(l.(*sync.Mutex)) //nolint:errcheck // nothing else is stored
 		}
 	}
 	h.Check = func(r *request) error {

@@ -77,7 +77,7 @@ demo: build ## Put real Envoy and a small backend in front, and print the curl l
 	@ENVOY=$$(scripts/envoy.sh); export ENVOY; exec bin/demo -sidecar bin/sidecar $(ARGS)
 
 .PHONY: test
-test: ## Run all tests: unit, property, with real Redis, end to end through real Envoy, with the race detector (about 17 minutes on two cores)
+test: ## Run all tests: unit, property, with real Redis, end to end through real Envoy, with the race detector (about 20 minutes on two cores)
 	@$(FIND); $(MAKE) --no-print-directory --keep-going --jobs=2 race e2e sizes manifests
 
 .PHONY: test-short
@@ -128,7 +128,7 @@ conformance: build ## Play the suite for rate limit services against both progra
 		ended
 
 .PHONY: conformance-mutants
-conformance-mutants: ## Play the suite against a small service with deliberate faults: a case must find each (about a minute)
+conformance-mutants: ## Play the suite against a small service with deliberate faults: a case must find each (a minute and a half)
 	@$(FIND); go -C conformance test -count=1 -parallel 40 ./...
 
 .PHONY: bench

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs the arguments, a `go test`, for the tests whose work depends on internal/testing/race. With the
-# race detector such a test does a tenth of its work, or nothing.
+# Runs the arguments, a `go test`, for the tests whose work depends on internal/testing/race. With
+# the race detector such a test does a tenth of its work, or nothing.
 set -euf
 cd "$(dirname "$0")/.."
 

@@ -110,7 +110,7 @@ func TestEdgesOfSchedulesAreExact(t *testing.T) {
 			for i := range all {
 				spans[all[i].text] = all[i].times(t, zone)
 			}
-			for n := range 6 {
+			for n := range 12 {
 				entries := all
 				if n > 0 {
 					entries = slices.Clone(all)

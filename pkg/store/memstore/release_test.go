@@ -11,8 +11,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// The file was written by 0.1.0 in the first instant of a bubble, after the hits of this test. Never
-// write the file anew: later versions read the snapshots of 0.1.0.
+// The file was written by 0.1.0 in the first instant of a bubble, after the hits of this test.
+// Never write the file anew: later versions read the snapshots of 0.1.0.
 func TestASnapshotOfRelease010IsRead(t *testing.T) {
 	snapshot, err := os.ReadFile("testdata/states-0.1.0")
 	if err != nil {

@@ -3,11 +3,9 @@ package redisstore
 import (
 	"bytes"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/internal/testing/storetest"
 )
 
@@ -58,18 +56,11 @@ func contract(t *testing.T, urls []string, o Options, maxAge time.Duration, but 
 	contractOf(t, slices.Concat(storetest.Cases(), storetest.HoldCases(), storetest.CarryCases(), storetest.LearnedCases()), urls, o, maxAge, but...)
 }
 
-// alone reports whether one goroutine makes all calls of a case, one after another.
-func alone(name string) bool {
-	return !strings.Contains(name, "goroutines") && !strings.Contains(name, "concurrent") && !strings.Contains(name, "together")
-}
-
-// contractOf is contract for some cases. The race detector has all of them on one server and on a
-// cluster. Stores with another option have the cases with goroutines, and the rest without it.
+// contractOf is contract for some cases.
 func contractOf(t *testing.T, cases []storetest.Case, urls []string, o Options, maxAge time.Duration, but ...string) {
 	t.Helper()
-	plain := o.HashTag == nil && o.Counters.Name == nil && o.Seconds == nil && maxAge == 0
 	for _, c := range cases {
-		if slices.Contains(but, c.Name) || race.Enabled && !plain && alone(c.Name) {
+		if slices.Contains(but, c.Name) {
 			continue
 		}
 		t.Run(c.Name, func(t *testing.T) {

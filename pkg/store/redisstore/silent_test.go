@@ -294,9 +294,9 @@ func TestAFlutteringRedisOpensTheBreakerOncePerPause(t *testing.T) {
 					store: front, deadline: 2 * time.Second, failed: func(err error) { t.Errorf("a request failed: %v", err) },
 					charge: store.Charge{Key: []byte("k"), Limit: perAge(algorithms.FixedWindow, 1e9), Hits: 1, Exact: true},
 				}
-				begun, lasts := time.Now(), 2*time.Minute // 500 pauses
+				begun, lasts := time.Now(), 10*time.Minute // more than 2000 pauses
 				if race.Short() {
-					lasts = 15 * time.Second
+					lasts = time.Minute
 				}
 				over := func() bool { return time.Since(begun) > lasts }
 				random, long := newRand(1), uint64(0)

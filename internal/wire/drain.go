@@ -11,42 +11,62 @@ import (
 // headTime is the time that a drain leaves to clients of HTTP/1 for the rest of their first heads.
 const headTime = time.Second
 
-// Heads notes the connections of an [http.Server] that have not sent the whole head of a first
-// request. [http.Server.Shutdown] waits up to five seconds for these connections, and then does not
-// answer them. The zero value is ready. All methods are safe for concurrent use.
-type Heads struct {
+// heads notes the connections of an [HTTP] whose first requests have not reached the handler.
+// [http.Server.Shutdown] waits up to five seconds for these connections, and then closes them
+// without an answer, even if a head has become whole. The zero value is ready. All methods are safe
+// for concurrent use.
+type heads struct {
 	mu         sync.Mutex            // guards the rest
 	incomplete map[net.Conn]struct{} // nil: no connection yet
 	whole      chan struct{}         // closed when incomplete becomes empty; nil: nobody waits
 	over       bool                  // a drain waits no longer
 }
 
-// Note is for [http.Server.ConnState].
-func (h *Heads) Note(c net.Conn, state http.ConnState) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	switch {
-	case state != http.StateNew:
-		delete(h.incomplete, c)
-		if h.whole != nil && len(h.incomplete) == 0 {
-			close(h.whole)
-			h.whole = nil
-		}
-	case h.over:
-		_ = c.Close() // the server reports the end
+// note is for [http.Server.ConnState].
+func (h *heads) note(c net.Conn, state http.ConnState) {
+	switch state {
+	case http.StateNew:
+		h.add(c)
+	case http.StateActive: // the head is whole, and the handler comes next
 	default:
-		if h.incomplete == nil {
-			h.incomplete = make(map[net.Conn]struct{})
-		}
-		h.incomplete[c] = struct{}{}
+		h.remove(c)
 	}
 }
 
-// Shutdown waits until all first heads are complete, at most a second, and closes the connections
-// that are left. Then it shuts the server down, as [http.Server.Shutdown] does, with its errors. So
-// each request whose head has come is answered. The server must call Note, and cannot be used
-// again.
-func (h *Heads) Shutdown(ctx context.Context, s *http.Server) error {
+// noted is a handler that notes each request that reaches it.
+func (h *heads) noted(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.remove(ConnOf(r))
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (h *heads) add(c net.Conn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.over {
+		_ = c.Close() // the server reports the end
+		return
+	}
+	if h.incomplete == nil {
+		h.incomplete = make(map[net.Conn]struct{})
+	}
+	h.incomplete[c] = struct{}{}
+}
+
+func (h *heads) remove(c net.Conn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.incomplete, c)
+	if h.whole != nil && len(h.incomplete) == 0 {
+		close(h.whole)
+		h.whole = nil
+	}
+}
+
+// drain waits until all first heads are complete, at most headTime, and closes the connections that
+// are left.
+func (h *heads) drain(ctx context.Context) {
 	if whole := h.await(); whole != nil {
 		late := time.NewTimer(headTime)
 		defer late.Stop()
@@ -57,11 +77,10 @@ func (h *Heads) Shutdown(ctx context.Context, s *http.Server) error {
 		}
 	}
 	h.close()
-	return s.Shutdown(ctx)
 }
 
 // await returns a channel that is closed when all first heads are complete, or nil if they are.
-func (h *Heads) await() <-chan struct{} {
+func (h *heads) await() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.incomplete) == 0 {
@@ -71,7 +90,7 @@ func (h *Heads) await() <-chan struct{} {
 	return h.whole
 }
 
-func (h *Heads) close() {
+func (h *heads) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.over = true

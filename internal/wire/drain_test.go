@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"testing"
@@ -20,14 +21,14 @@ const slowPages = 4 * time.Second
 
 // serveSlowly starts a server whose answers take slowPages. Connect returns a client that has sent
 // some bytes.
-func serveSlowly(t *testing.T, h *Heads) (s *http.Server, connect func(sent string) net.Conn) {
+func serveSlowly(t *testing.T) (s *HTTP, connect func(sent string) net.Conn) {
 	t.Helper()
 	l := bufconn.Listen(1 << 10)
-	s = &http.Server{ReadHeaderTimeout: 5 * time.Second, ConnState: h.Note, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s = NewHTTP(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		time.Sleep(slowPages)
 		_, _ = io.Copy(w, r.Body)
 		_, _ = io.WriteString(w, "whole")
-	})}
+	}), http.DefaultMaxHeaderBytes, slog.New(slog.DiscardHandler))
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(l) }()
 	t.Cleanup(func() {
@@ -56,15 +57,14 @@ func TestHalfAHeadDelaysNoShutdown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var h Heads
-				s, connect := serveSlowly(t, &h)
+				s, connect := serveSlowly(t)
 				c := connect(sent)
 				go func() { _, _ = io.Copy(io.Discard, c) }()
 				if len(sent) > len(whole) {
 					time.Sleep(2 * slowPages) // the first request is answered
 				}
 				begun := time.Now()
-				if err := h.Shutdown(t.Context(), s); err != nil {
+				if err := s.Shutdown(t.Context()); err != nil {
 					t.Error(err)
 				}
 				if took := time.Since(begun); took > 2*time.Second {
@@ -88,11 +88,10 @@ func TestAShutdownAnswersRequestsWithAWholeHead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var h Heads
-				s, connect := serveSlowly(t, &h)
+				s, connect := serveSlowly(t)
 				c := connect(test.sent)
 				ended := make(chan error, 1)
-				go func() { ended <- h.Shutdown(t.Context(), s) }()
+				go func() { ended <- s.Shutdown(t.Context()) }()
 				time.Sleep(test.after)
 				if _, err := io.WriteString(c, test.later); err != nil {
 					t.Error(err)
@@ -112,11 +111,11 @@ func TestAShutdownAnswersRequestsWithAWholeHead(t *testing.T) {
 
 // A server may take a connection from its listener just before the listener closes.
 func TestAConnectionThatComesAfterTheTimeEndsAtOnce(t *testing.T) {
-	var h Heads
+	var h heads
 	h.close()
 	client, server := net.Pipe()
 	defer client.Close()
-	h.Note(server, http.StateNew)
+	h.note(server, http.StateNew)
 	if _, err := client.Read(make([]byte, 1)); err == nil {
 		t.Error("the connection is open")
 	}

@@ -13,13 +13,12 @@ import (
 // HTTP is a server of pages. A drain waits at most a second for clients with half a head.
 type HTTP struct {
 	*http.Server
-	heads Heads
+	heads heads
 }
 
 // NewHTTP returns a server for HTTP/1.1 alone: without TLS no browser asks for HTTP/2.
 func NewHTTP(pages http.Handler, maxHeaderBytes int, logger *slog.Logger) *HTTP {
 	s := &HTTP{Server: &http.Server{
-		Handler:           pages,
 		Protocols:         new(http.Protocols),
 		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 		ReadHeaderTimeout: 5 * time.Second,
@@ -29,13 +28,16 @@ func NewHTTP(pages http.Handler, maxHeaderBytes int, logger *slog.Logger) *HTTP 
 		ErrorLog:          slog.NewLogLogger(loglimit.Handler(logger.Handler()), slog.LevelWarn),
 	}}
 	s.Protocols.SetHTTP1(true)
-	s.ConnState = s.heads.Note
+	s.Handler, s.ConnState = s.heads.noted(pages), s.heads.note
 	return s
 }
 
-// Shutdown answers the requests whose head has come, and ends the server. The errors are the errors
-// of [http.Server.Shutdown].
-func (s *HTTP) Shutdown(ctx context.Context) error { return s.heads.Shutdown(ctx, s.Server) }
+// Shutdown answers the requests whose head has come, and ends the server. It waits at most a second
+// for the rest of a first head. The errors are the errors of [http.Server.Shutdown].
+func (s *HTTP) Shutdown(ctx context.Context) error {
+	s.heads.drain(ctx)
+	return s.Server.Shutdown(ctx)
+}
 
 type connKey struct{}
 

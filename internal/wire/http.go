@@ -32,8 +32,8 @@ func NewHTTP(pages http.Handler, maxHeaderBytes int, logger *slog.Logger) *HTTP 
 	return s
 }
 
-// Shutdown answers the requests whose head has come, and ends the server. It waits at most a second
-// for the rest of a first head. The errors are the errors of [http.Server.Shutdown].
+// Shutdown answers the requests whose head has come, and ends the server. Clients have a second for
+// the rest of a first head. The errors are the errors of [http.Server.Shutdown].
 func (s *HTTP) Shutdown(ctx context.Context) error {
 	s.heads.drain(ctx)
 	return s.Server.Shutdown(ctx)

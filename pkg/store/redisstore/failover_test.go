@@ -71,11 +71,14 @@ func TestAFailoverAroundABoundaryKeepsCountsAndWindows(t *testing.T) {
 	if time.Now().Before(boundary) {
 		t.Fatal("the failover ended before the boundary")
 	}
+	unknown := s.Stats().UnknownHits // on a busy machine, of a telling without an answer in time
 	for _, k := range keys {
 		c := hit(k.name, k.limit)
 		c.Exact = true
 		left := remains(t, s, c)
-		if left != uint32(k.left) && (k.limit != first || left != limit-during) {
+		if twice := uint64(k.left) - uint64(left); twice <= unknown {
+			unknown -= twice
+		} else if k.limit != first || left != limit-during {
 			t.Errorf("%s: %d hits left; want %d", k.name, left, k.left)
 		}
 		for range left {

@@ -28,13 +28,13 @@ func (s *service) ShouldRateLimit(_ context.Context, r *ratelimitv3.RateLimitReq
 }
 
 // serve serves s until the test ends, and returns its address.
-func serve(t *testing.T, s *service) string {
+func serve(t *testing.T, s *service, options ...grpc.ServerOption) string {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer()
+	server := grpc.NewServer(options...)
 	ratelimitv3.RegisterRateLimitServiceServer(server, s)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"strconv"
 	"strings"
@@ -21,8 +22,8 @@ import (
 // A Wire is a connection that asks at little cost. As Envoy does, it sends the HEADERS and the DATA
 // of a request side by side. Header blocks repeat, as Envoy's do, and the caller decides how many
 // requests share a write. Send may run beside one Receive. A goroutine that does both must not have
-// more than 32 KiB of requests open, as Send waits until the server takes the messages. Make a Wire
-// with DialWire.
+// more than 32 KiB of requests open, or more requests than the server allows, as Send waits until
+// the server takes the messages. Make a Wire with DialWire.
 type Wire struct {
 	call   Call
 	conn   net.Conn
@@ -30,9 +31,10 @@ type Wire struct {
 	has    int
 	blocks blocks
 	denied map[uint32]bool // streams with an answer that is over limit
+	gone   int             // streams that ended in the last read
 
 	mu      sync.Mutex // guards the rest
-	opened  sync.Cond  // the window has grown, or the connection has ended
+	opened  sync.Cond  // the server takes more, or the connection has ended
 	err     error      // the connection has ended
 	out     []byte
 	block   []byte // of every request after the second
@@ -42,6 +44,8 @@ type Wire struct {
 	timeout string
 	next    uint32 // stream
 	window  int64  // bytes of messages that the server takes
+	open    int    // streams
+	most    int    // open streams that the server takes
 }
 
 // Lengths in bytes.
@@ -79,7 +83,7 @@ func (c Call) Dial(ctx context.Context, address string, timeout time.Duration) (
 	}
 	w := &Wire{
 		call: c, conn: rawio.Wrap(conn), in: make([]byte, readSize), blocks: newBlocks(), denied: make(map[uint32]bool),
-		timeout: strconv.FormatInt(timeout.Milliseconds(), 10) + "m", next: 1, window: 65535,
+		timeout: strconv.FormatInt(timeout.Milliseconds(), 10) + "m", next: 1, window: 65535, most: math.MaxInt,
 	}
 	w.opened.L = &w.mu
 	context.AfterFunc(ctx, func() { _ = w.Close() })
@@ -113,8 +117,9 @@ func (w *Wire) end(err error) {
 	w.opened.Broadcast()
 }
 
-// Send sends requests that Request has made, at most 32 KiB together, in one write. Noted is called
-// with the stream of each before the write.
+// Send sends requests that Request has made, at most 32 KiB together, in one write. It waits while
+// the window is too small, or the server has all the streams that it takes. Noted is called with the
+// stream of each before the write.
 func (w *Wire) Send(noted func(stream uint32), requests ...[]byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -122,13 +127,14 @@ func (w *Wire) Send(noted func(stream uint32), requests ...[]byte) error {
 	for _, r := range requests {
 		bytes += int64(5 + len(r))
 	}
-	for w.err == nil && w.window < bytes {
+	for w.err == nil && (w.window < bytes || w.open > 0 && w.open > w.most-len(requests)) {
 		w.opened.Wait()
 	}
 	if w.err != nil {
 		return w.err
 	}
 	w.window -= bytes
+	w.open += len(requests)
 	w.out = w.out[:0]
 	for _, r := range requests {
 		block, err := w.blockLocked()
@@ -194,13 +200,29 @@ func (w *Wire) Receive(ended func(stream uint32, err error)) error {
 	n, err := w.conn.Read(w.in[w.has:])
 	if err == nil {
 		w.has += n
-		n, err = w.frames(w.in[:w.has], ended)
+		n, err = w.frames(w.in[:w.has], func(stream uint32, err error) {
+			w.gone++
+			ended(stream, err)
+		})
 		w.has = copy(w.in, w.in[n:w.has])
+		w.free()
 	}
 	if err != nil {
 		w.end(err)
 	}
 	return err
+}
+
+// free lets Send use the streams that have ended.
+func (w *Wire) free() {
+	if w.gone == 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.open -= w.gone
+	w.gone = 0
+	w.opened.Broadcast()
 }
 
 // frames takes all whole frames, and returns their length.
@@ -275,6 +297,7 @@ func (w *Wire) frame(f *frame, ended func(stream uint32, err error)) error {
 			reply := f.payload
 			if f.kind == http2.FrameSettings {
 				reply = nil
+				w.settings(f.payload)
 			}
 			return w.write(appendFrame(nil, f.kind, ack, 0, reply))
 		}
@@ -283,6 +306,18 @@ func (w *Wire) frame(f *frame, ended func(stream uint32, err error)) error {
 	default: // of no stream
 	}
 	return nil
+}
+
+// settings takes SETTINGS_MAX_CONCURRENT_STREAMS.
+func (w *Wire) settings(payload []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for ; len(payload) >= 6; payload = payload[6:] {
+		if http2.SettingID(binary.BigEndian.Uint16(payload)) == http2.SettingMaxConcurrentStreams {
+			w.most = int(binary.BigEndian.Uint32(payload[2:]))
+		}
+	}
+	w.opened.Broadcast()
 }
 
 func (w *Wire) headers(f *frame, ended func(stream uint32, err error)) error {

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 )
 
@@ -37,6 +39,50 @@ func TestAWireReadsTheAnswerOfEachRequest(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+	}
+}
+
+// grpc-go resets a stream above its bound with REFUSED_STREAM.
+func TestAWireOpensAsManyStreamsAsTheServerTakes(t *testing.T) {
+	const most, all = 3, 3000
+	request, err := Request("d", []Entry{{"a", "1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := DialWire(t.Context(), serve(t, &service{code: ratelimitv3.RateLimitResponse_OK}, grpc.MaxConcurrentStreams(most)), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Send(nil, request); err != nil { // its answer comes after the settings
+		t.Fatal(err)
+	}
+	answered, begun := 0, make(chan struct{})
+	received := make(chan error, 1)
+	go func() {
+		for answered < all {
+			err := w.Receive(func(_ uint32, err error) {
+				if answered++; answered == 1 {
+					close(begun)
+				}
+				if err != nil {
+					t.Errorf("answer %d: %v", answered, err)
+				}
+			})
+			if err != nil {
+				received <- err
+				return
+			}
+		}
+		received <- nil
+	}()
+	<-begun
+	for sent := 1; sent < all; sent++ {
+		if err := w.Send(nil, request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-received; err != nil {
+		t.Error(err)
 	}
 }
 

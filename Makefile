@@ -131,6 +131,14 @@ conformance: build ## Play the suite for rate limit services against both progra
 conformance-mutants: ## Play the suite against a small service with deliberate faults: a case must find each (a minute and a half)
 	@$(FIND); go -C conformance test -count=1 -parallel 40 ./...
 
+.PHONY: platforms
+# Variables of make reach the tests as environment.
+platforms: ## Play the tests and examples of other projects against Weir. PLATFORMS_GATEWAY and PLATFORMS_ISTIO name trees of their source
+	@$(FIND); $(RUN); export PLATFORMS_RATELIMIT=$${PLATFORMS_RATELIMIT:-module}; \
+		run go -C deploy test -count=1 -v -timeout 60m -run 'EndAsThePageSays|ThatItShows|ContoursExample' . ./platforms; \
+		run go test -count=1 -v -run TheTwoCallsOfAgentgateway ./pkg/server; \
+		ended
+
 .PHONY: bench
 bench: ## Run the benchmarks, and Weir against a bare gRPC server, through Envoy and with Redis (about 20 minutes); BENCH=regexp chooses, BENCHFLAGS and ARGS add
 	go test -run '^$$' -bench '$(BENCH)' $(BENCHFLAGS) ./pkg/...

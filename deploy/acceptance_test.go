@@ -20,10 +20,9 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// envoyGatewayModule returns the directory of the Envoy Gateway module that crds uses.
-func envoyGatewayModule(t *testing.T) string {
+// moduleDirectory returns the directory of a module that crds uses.
+func moduleDirectory(t *testing.T, module string) string {
 	t.Helper()
-	const module = "github.com/envoyproxy/gateway"
 	for _, args := range [][]string{{"mod", "download", module}, {"list", "-m", "-f", "{{.Dir}}", module}} {
 		command := exec.CommandContext(t.Context(), "go", args...)
 		command.Dir = "crds"
@@ -105,7 +104,7 @@ func limitOf(all []*ratelimitv3.RateLimitDescriptor, entries []string) *ratelimi
 // contain characters of patterns and separators.
 func TestEnvoyGatewaysOwnCasesAreAnswered(t *testing.T) {
 	t.Parallel()
-	cases, err := filepath.Glob(filepath.Join(envoyGatewayModule(t), "internal/xds/translator/testdata/out/ratelimit-config/*.routes.yaml"))
+	cases, err := filepath.Glob(filepath.Join(moduleDirectory(t, "github.com/envoyproxy/gateway"), "internal/xds/translator/testdata/out/ratelimit-config/*.routes.yaml"))
 	if err != nil || len(cases) < 20 {
 		t.Fatalf("got %d cases and %v, want the many that there are", len(cases), err)
 	}

@@ -112,10 +112,10 @@ func contourActions(t *testing.T, policy any) list {
 	return all
 }
 
-func TestContoursEnvoyLimits(t *testing.T) {
-	t.Parallel()
-	s := startService(t, buildManifests(t, "contour"), surroundings{})
-	proxy, told := readYAML(t, "contour/httpproxy.yaml"), at(t, readYAML(t, "contour/contour.yaml"), "rateLimitService")
+// startContoursEnvoy starts Envoy with the configuration that Contour makes of an HTTPProxy, and of
+// the part rateLimitService of its own configuration.
+func startContoursEnvoy(t *testing.T, s *service, proxy, told any) *envoy {
+	t.Helper()
 	var routes list
 	for _, route := range as[list](t, proxy, "spec", "routes") {
 		action := table{"cluster": "backend"}
@@ -126,9 +126,10 @@ func TestContoursEnvoyLimits(t *testing.T) {
 	}
 	prefix := func(route any) string { return as[string](t, route, "match", "prefix") }
 	slices.SortFunc(routes, func(a, b any) int { return cmp.Compare(len(prefix(b)), len(prefix(a))) })
-	host := table{
-		"name": "local", "domains": list{at(t, proxy, "spec", "virtualhost", "fqdn")}, "routes": routes,
-		"rate_limits": contourActions(t, at(t, proxy, "spec", "virtualhost", "rateLimitPolicy")),
+	virtual := as[table](t, proxy, "spec", "virtualhost")
+	host := table{"name": "local", "domains": list{virtual["fqdn"]}, "routes": routes}
+	if policy := virtual["rateLimitPolicy"]; policy != nil {
+		host["rate_limits"] = contourActions(t, policy)
 	}
 	const name = "extension/projectcontour/ratelimit"
 	filter := table{"name": "envoy.filters.http.ratelimit", "typed_config": table{
@@ -137,8 +138,14 @@ func TestContoursEnvoyLimits(t *testing.T) {
 		"enable_x_ratelimit_headers": "DRAFT_VERSION_03",
 		"rate_limit_service":         table{"transport_api_version": "V3", "grpc_service": table{"envoy_grpc": table{"cluster_name": name}}},
 	}}
-	e := startEnvoy(t, bootstrap(table{"virtual_hosts": list{host}}, list{filter, router()},
+	return startEnvoy(t, bootstrap(table{"virtual_hosts": list{host}}, list{filter, router()},
 		cluster(t, "backend", startBackend(t), nil), cluster(t, name, s.GRPC, speaksHTTP2())))
+}
+
+func TestContoursEnvoyLimits(t *testing.T) {
+	t.Parallel()
+	s := startService(t, buildManifests(t, "contour"), surroundings{})
+	e := startContoursEnvoy(t, s, readYAML(t, "contour/httpproxy.yaml"), at(t, readYAML(t, "contour/contour.yaml"), "rateLimitService"))
 	awaitRoom(t)
 	to := func(path string, headers ...string) call {
 		return call{path: path, headers: append(headers, "host: local.projectcontour.io")}

@@ -11,8 +11,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store/redisstore"
 )
 
-// Of Envoy Gateway's environment: what it always gives, and what it gives when it is told of a
-// Redis over TLS and of a collector.
+// Envoy Gateway's environment: the variables that are always there, and the variables of a Redis
+// over TLS and of a collector.
 const (
 	gatewayAlways = `RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit RUNTIME_IGNOREDOTFILES=true RUNTIME_WATCH_ROOT=false LOG_LEVEL=info
 		USE_STATSD=false CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_URL=envoy-gateway:18001

@@ -20,8 +20,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// The environments that platforms start the original with, where only files, hosts and ports are
-// those of the test. Without a Redis that answers they are healthy and limit all the same.
+// The environments that platforms start the original with. The test changes only files, hosts and
+// ports. Without a Redis that answers they are healthy and limit all the same.
 func TestPlatformsEnvironmentsServe(t *testing.T) {
 	authority := certtest.New(t, "ca")
 	certs := t.TempDir()
@@ -62,8 +62,8 @@ type platform struct {
 	ready  bool // before there are rules
 }
 
-// platformOf starts what an environment expects to be there, on any port. Where that is TLS the
-// pair is everybody's.
+// platformOf starts the servers that an environment expects, on any port. Servers with TLS share
+// the pair.
 func platformOf(t *testing.T, environment string, authority *certtest.Authority, pair certtest.Pair) *platform {
 	t.Helper()
 	c := read(t, strings.Fields(environment)...)

@@ -2,14 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -19,8 +15,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// worldVariable names the root directory of a test that runs in a world of its own.
-const worldVariable = "RATELIMIT_TEST_WORLD"
+// rootVariable names the root directory of a test that runs in a world of its own.
+const rootVariable = "RATELIMIT_TEST_ROOT"
 
 // The environments that platforms start the original with, word for word: with their hosts, ports
 // and paths. Each is tested by a process of its own in namespaces of its own, where those are free
@@ -29,44 +25,15 @@ func TestPlatformsEnvironmentsServeUnchanged(t *testing.T) {
 	for name, environment := range platforms() {
 		t.Run(name, func(t *testing.T) {
 			needIPv6(t, environment)
-			if root := os.Getenv(worldVariable); root != "" {
-				serveUnchanged(t, environment, root)
-				return
+			root := os.Getenv(rootVariable)
+			if root == "" {
+				t.Parallel()
+				root = t.TempDir()
 			}
-			t.Parallel()
-			inAWorld(t)
+			if parts.InWorld(t, rootVariable+"="+root) {
+				serveUnchanged(t, environment, root)
+			}
 		})
-	}
-}
-
-// inAWorld runs the same test where nobody else has ports, and its own directory is the root of all
-// files.
-func inAWorld(t *testing.T) {
-	t.Helper()
-	binary, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := "^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$"
-	c := exec.CommandContext(t.Context(), binary, "-test.run="+name, "-test.v", "-test.count=1")
-	c.Env = []string{worldVariable + "=" + t.TempDir(), "GORACE=atexit_sleep_ms=0"}
-	root := func(id int) []syscall.SysProcIDMap {
-		return []syscall.SysProcIDMap{{ContainerID: 0, HostID: id, Size: 1}}
-	}
-	c.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET | syscall.CLONE_NEWNS,
-		UidMappings: root(os.Getuid()), GidMappings: root(os.Getgid()),
-	}
-	out, err := c.CombinedOutput()
-	var ended *exec.ExitError
-	if err != nil && !errors.As(err, &ended) {
-		if parts.Required("namespaces") {
-			t.Fatalf("namespaces: %v", err)
-		}
-		t.Skipf("there are no namespaces to be had: %v", err)
-	}
-	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
-		t.Errorf("%v\n%s", err, out)
 	}
 }
 
@@ -74,9 +41,6 @@ func inAWorld(t *testing.T) {
 // there.
 func serveUnchanged(t *testing.T, environment, root string) {
 	t.Helper()
-	if err := startLoopback(); err != nil {
-		t.Fatal(err)
-	}
 	authority := certtest.New(t, "ca")
 	pair := authority.Issue(t, "localhost", "envoy-gateway")
 	for _, dir := range []string{"certs", "redis-certs"} {
@@ -159,19 +123,4 @@ func reachable(t *testing.T, address string) string {
 		return ""
 	})
 	return address
-}
-
-// startLoopback switches 127.0.0.1 and ::1 on, which a new network namespace has switched off.
-func startLoopback() error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("loopback: %w", err)
-	}
-	defer unix.Close(fd)
-	lo, err := unix.NewIfreq("lo")
-	if err != nil {
-		return err
-	}
-	lo.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-	return os.NewSyscallError("loopback", unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo))
 }

@@ -40,6 +40,13 @@ func Start(name, path string, args ...string) (*Process, error) {
 
 // StartIn is Start with an environment of NAME=value; nil means the environment of this process.
 func StartIn(environ []string, name, path string, args ...string) (*Process, error) {
+	return StartBelow("", environ, name, path, args...)
+}
+
+// StartBelow is StartIn for a program that has the directory root for /, and starts there. Path is
+// below root. An empty root changes nothing. Only a user who may change the root directory can
+// start such a program: root, or a process of a world, see InWorld.
+func StartBelow(root string, environ []string, name, path string, args ...string) (*Process, error) {
 	p := &Process{
 		name:    name,
 		cmd:     exec.Command(path, args...),
@@ -50,6 +57,9 @@ func StartIn(environ []string, name, path string, args ...string) (*Process, err
 	p.cmd.Stdout, p.cmd.Stderr = out, out
 	p.cmd.SysProcAttr = attributes()
 	p.cmd.Env = environ
+	if root != "" {
+		p.cmd.SysProcAttr.Chroot, p.cmd.Dir = root, "/"
+	}
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", name, err)
 	}

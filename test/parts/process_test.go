@@ -19,6 +19,7 @@ func TestDeps(t *testing.T) {
 		"github.com/envoyproxy/go-control-plane/pkg/resource/v3", "github.com/envoyproxy/go-control-plane/pkg/server/v3",
 		"github.com/envoyproxy/go-control-plane/ratelimit/config/ratelimit/v3",
 		"google.golang.org/grpc", "google.golang.org/grpc/metadata", // control_plane.go
+		"golang.org/x/sys/unix", // world_linux.go
 	}})
 }
 

@@ -21,10 +21,15 @@ type Ratelimit struct {
 // JSON lines. Of two values of a variable the later counts. The program gets WEIR_GRPC_SERVER of
 // this process, so that all tests can run over either server, and no other variable.
 func StartRatelimit(ctx context.Context, binary string, environ ...string) (*Ratelimit, error) {
+	return StartRatelimitBelow(ctx, "", binary, environ...)
+}
+
+// StartRatelimitBelow is StartRatelimit for a program with another root directory, see StartBelow.
+func StartRatelimitBelow(ctx context.Context, root, binary string, environ ...string) (*Ratelimit, error) {
 	if server := os.Getenv("WEIR_GRPC_SERVER"); server != "" {
 		environ = append([]string{"WEIR_GRPC_SERVER=" + server}, environ...)
 	}
-	process, err := StartIn(slices.Concat([]string{
+	process, err := StartBelow(root, slices.Concat([]string{
 		"HOST=127.0.0.1", "PORT=0", "GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",
 		"PROMETHEUS_ADDR=127.0.0.1:0", "WEIR_ADMIN_ADDRESS=127.0.0.1:0", "USE_STATSD=false", "LOG_LEVEL=info", "LOG_FORMAT=json",
 	}, environ), "ratelimit", binary)

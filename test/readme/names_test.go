@@ -55,7 +55,7 @@ func TestSettingsOfTheDocumentsExist(t *testing.T) {
 	// Of other programs: kustomize, Helm, Envoy, Envoy Gateway, docker, redis-server, redis-cli,
 	// kubectl, rls-conformance.
 	others := []string{
-		"rm", "set", "mode", "concurrency", "save", "aclfile", "scan", "pattern", "no-raw", "from-file", "target", "config-path",
+		"rm", "set", "mode", "concurrency", "save", "aclfile", "scan", "pattern", "no-raw", "from-file", "target", "config-path", "local",
 		"starter", "program", "redis",
 	}
 	for _, d := range documents(t) {

@@ -44,9 +44,9 @@ const (
 	remakeAfter   = 10 * time.Second       // of nothing but errors: then Conn makes a new client
 	checkInterval = 500 * time.Millisecond // between checks of all nodes after failed commands
 	askInterval   = 5 * time.Second        // between questions to Sentinels while nothing fails
-	// unsettled is the time for which Sentinels that do not agree may have several primaries. A
-	// Sentinel demotes a primary that the others do not name after 8 s. Until then Conn asks each
-	// checkInterval.
+	// unsettled is the time after a failure, or at a new primary, for which Sentinels that do not agree
+	// may have several primaries. A Sentinel demotes a primary that the others do not name after 8 s.
+	// Until then Conn asks each checkInterval.
 	unsettled = 10 * time.Second
 )
 
@@ -252,7 +252,7 @@ func (c *Conn) serve(s *session) error {
 	c.endFirst(nil)
 	ask := time.NewTicker(checkInterval)
 	defer ask.Stop()
-	used, checked := time.Now(), time.Time{}
+	unsure, checked := time.Now(), time.Time{}
 	for {
 		select {
 		case <-c.ctx.Done():
@@ -260,10 +260,11 @@ func (c *Conn) serve(s *session) error {
 		case err := <-s.failed:
 			return err
 		case <-ask.C:
-			if time.Since(checked) < askInterval && (c.sentinels == nil || time.Since(used) > unsettled) {
+			if time.Since(checked) < askInterval && (c.sentinels == nil || time.Since(unsure) > unsettled) {
 				continue
 			}
 		case <-c.failures:
+			unsure = time.Now()
 			if time.Since(checked) < checkInterval {
 				continue
 			}
@@ -282,7 +283,7 @@ func (c *Conn) serve(s *session) error {
 		if next := c.renew(s, broken); next != s {
 			next.use()
 			s.close()
-			s, used = next, time.Now()
+			s, unsure = next, time.Now()
 		}
 	}
 }

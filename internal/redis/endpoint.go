@@ -200,8 +200,8 @@ func (s *session) disconnect() {
 }
 
 // reconnect dials a node in the background until the node answers, so that commands find a
-// connection. reconnect inquires of the node, which another server may have replaced, and logs the
-// outage. Before use, reconnect does nothing.
+// connection. reconnect inquires of the node, which another server may have replaced, or which may
+// be the primary no longer, and logs the outage. Before use, reconnect does nothing.
 func (s *session) reconnect(address string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,6 +242,8 @@ func (s *session) reconnectLoop(address string, e *endpoint) {
 		case isUnfit(err):
 			s.fail(err)
 			return
+		case err == nil:
+			err = s.confirm()
 		}
 		s.logOutage(address, err, false)
 		if err == nil {

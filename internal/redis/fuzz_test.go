@@ -65,7 +65,7 @@ func driveRueidis(tb testing.TB, mode uint8, data []byte) {
 	_ = s.checkRole()
 	if c.sentinels != nil {
 		c.sentinels.client = client
-		_, _ = c.sentinels.ask()
+		_, _ = c.sentinels.askLocked()
 	}
 	_ = client.Do(ctx, get).Error()
 }

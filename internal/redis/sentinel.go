@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"sync"
 
 	"github.com/redis/rueidis"
 )
@@ -18,10 +19,12 @@ const maxSentinels = 100
 // sentinels asks the Sentinels of a target where the primary is: the same Sentinel as before, or
 // after an error the next one. Sentinels close the connections to a primary that they demote, so
 // that Conn asks at once. But Sentinels that do not agree may have two primaries for some seconds,
-// see unsettled. sentinels subscribes to nothing. Only Conn.run uses it.
+// see unsettled. sentinels subscribes to nothing.
 type sentinels struct {
-	conn      *Conn
-	login     credentials
+	conn  *Conn
+	login credentials
+
+	mu        sync.Mutex     // held while a Sentinel is asked; guards the fields below
 	addresses []string       // the first is the next one to be asked
 	client    rueidis.Client // of the first address; nil: not connected
 }
@@ -36,9 +39,11 @@ func newSentinels(c *Conn) *sentinels {
 // primary returns the address of the primary. An answer of Redis is the error to return before a
 // lost connection.
 func (s *sentinels) primary() (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var first error
 	for range len(s.addresses) {
-		address, err := s.ask()
+		address, err := s.askLocked()
 		if err == nil {
 			return address, nil
 		}
@@ -46,24 +51,38 @@ func (s *sentinels) primary() (string, error) {
 		if first == nil || errorCode(first) == "" && errorCode(err) != "" {
 			first = err
 		}
-		s.pass()
+		s.passLocked()
 	}
 	return "", first
 }
 
 func (s *sentinels) pass() {
-	s.close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.passLocked()
+}
+
+func (s *sentinels) passLocked() {
+	s.closeLocked()
 	s.addresses = append(s.addresses[1:], s.addresses[0])
 }
 
 func (s *sentinels) close() {
-	if s != nil && s.client != nil {
+	if s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.closeLocked()
+	}
+}
+
+func (s *sentinels) closeLocked() {
+	if s.client != nil {
 		s.client.Close()
 		s.client = nil
 	}
 }
 
-func (s *sentinels) ask() (primary string, err error) {
+func (s *sentinels) askLocked() (primary string, err error) {
 	ctx, cancel := context.WithTimeout(s.conn.ctx, timeout)
 	defer cancel()
 	if s.client == nil {
@@ -72,7 +91,7 @@ func (s *sentinels) ask() (primary string, err error) {
 		}, &s.login)
 		o.ForceSingleClient, o.SelectDB = true, 0
 		if s.client, err = rueidis.NewClient(o); err != nil {
-			s.close()
+			s.closeLocked()
 			return "", err
 		}
 	}
@@ -104,4 +123,19 @@ func (s *sentinels) ask() (primary string, err error) {
 		}
 	}
 	return net.JoinHostPort(address[0], address[1]), nil
+}
+
+// confirm returns an error if the Sentinels name another primary than the server of the session. A
+// primary that was away may have come back without data after a failover. If no Sentinel answers,
+// the server stays in use.
+func (s *session) confirm() error {
+	if s.conn.sentinels == nil {
+		return nil
+	}
+	primary, err := s.conn.sentinels.primary()
+	if err != nil || primary == s.first[0] {
+		return nil //nolint:nilerr // the last known primary is better than none
+	}
+	s.conn.wake() // Conn.serve then has commands use that one
+	return fmt.Errorf("the Sentinels name %s, and no longer %s", primary, s.first[0])
 }

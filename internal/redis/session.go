@@ -36,13 +36,14 @@ type session struct {
 
 	mu        sync.Mutex // guards the fields below, and all endpoints
 	endpoints map[string]*endpoint
-	inUse     bool // commands use the client
+	infos     map[string]map[string]string // of servers, by address, until use
+	inUse     bool                         // commands use the client
 	closed    bool
 }
 
 // newSession makes a client, and inquires of all servers that the client knows.
 func (c *Conn) newSession(addresses []string) (*session, error) {
-	s := &session{conn: c, first: addresses, failed: make(chan error, 1), endpoints: map[string]*endpoint{}}
+	s := &session{conn: c, first: addresses, failed: make(chan error, 1), endpoints: map[string]*endpoint{}, infos: map[string]map[string]string{}}
 	s.ctx, s.stop = context.WithCancel(c.ctx)
 	defer context.AfterFunc(s.ctx, s.disconnect)() // NewClient has no time limit
 	client, err := rueidis.NewClient(c.clientOption(addresses, s.fetch, &c.login))
@@ -116,15 +117,20 @@ func (c *Conn) clientOption(
 	return o
 }
 
+// use has commands use the session. Only then other servers than before count as met: see Restarts.
 func (s *session) use() {
 	s.mu.Lock()
 	s.inUse = true
+	infos := s.infos
 	for address := range s.client.Nodes() {
 		if e := s.endpoints[address]; e != nil && e.err != nil { // the dial failed during newSession
 			s.reconnectLocked(address)
 		}
 	}
 	s.mu.Unlock()
+	for address, info := range infos {
+		s.conn.meet(address, info)
+	}
 	s.conn.failing.Store(0)
 	s.conn.state.Store(&state{client: s.client, session: s})
 	s.running.Go(s.keepOrder)
@@ -252,7 +258,7 @@ func (s *session) inquire(node rueidis.Client, address string) (version, error) 
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, timeout)
 	defer cancel()
-	v, err := askVersion(ctx, node, address, s.conn.target.topology, func(info map[string]string) { s.conn.meet(address, info) })
+	v, err := askVersion(ctx, node, address, s.conn.target.topology, func(info map[string]string) { s.meet(address, info) })
 	switch {
 	case errors.Is(err, errNoInfo):
 		if !s.conn.warned.Swap(true) {
@@ -265,4 +271,17 @@ func (s *session) inquire(node rueidis.Client, address string) (version, error) 
 		return v, fmt.Errorf("%s: no answer within %v", address, timeout)
 	}
 	return v, err
+}
+
+// meet is meet of Conn for a session in use; else use does that.
+func (s *session) meet(address string, info map[string]string) {
+	s.mu.Lock()
+	inUse := s.inUse
+	if !inUse {
+		s.infos[address] = info
+	}
+	s.mu.Unlock()
+	if inUse {
+		s.conn.meet(address, info)
+	}
 }

@@ -229,6 +229,9 @@ func (s *server) seed(ctx context.Context) {
 	if err != nil && !gaveUp {
 		return
 	}
+	if now, err := s.connection.Client(); err == nil && now != client {
+		return // another server has taken over meanwhile
+	}
 	s.seeds.restarts.Store(restarts)
 	s.seeds.since = time.Time{}
 	if written == 0 && !gaveUp {

@@ -31,8 +31,8 @@ const (
 	clockSlack = time.Millisecond
 	// clockStep is the smallest step of a server's clock that is logged.
 	clockStep = time.Second
-	// clockTeaches is the longest round trip that teaches a lead, which is too large by a round trip
-	// at most.
+	// clockTeaches is the longest round trip that teaches a lead, which is wrong by a round trip at
+	// most.
 	clockTeaches = clockStep / 2
 	// stepLogged is the time for which one line about a step suffices: each slot notices the step by
 	// itself.
@@ -45,8 +45,9 @@ func newClocks(n int) *clocks {
 
 // learn notes that a server's clock showed us microseconds at some time from begun to now. learn
 // returns how far the clock has jumped since the last answer: ahead, or back if negative. 0: the
-// two round trips may explain the difference. A call that began before the one that taught the lead
-// teaches only a step ahead: its answer may have waited longer.
+// two round trips may explain the difference. A slow answer bounds the lead loosely, and moves it only
+// as far as it must. A call that began before the one that taught the lead teaches only a step ahead:
+// its answer may have waited longer.
 func (c *clocks) learn(slot uint16, us int64, begun, now time.Time) (step time.Duration) {
 	most, least := us-begun.Sub(c.started).Microseconds(), us-now.Sub(c.started).Microseconds() // bounds of the lead
 	old := c.leads[slot].ahead.Load() - 1
@@ -58,6 +59,8 @@ func (c *clocks) learn(slot uint16, us int64, begun, now time.Time) (step time.D
 		return 0 // the known lead is better
 	case known && most < old-clockStep.Microseconds():
 		step = time.Duration(most-old) * time.Microsecond
+	case known && old <= most:
+		most = max(old, least) // a faster answer has taught the known lead
 	}
 	c.leads[slot].ahead.Store(most + 1)
 	c.leads[slot].taught.Store(begun.Sub(c.started).Microseconds())
@@ -65,7 +68,8 @@ func (c *clocks) learn(slot uint16, us int64, begun, now time.Time) (step time.D
 	return step
 }
 
-// at returns the server's time at t, or up to a round trip later; 0: not known.
+// at returns the server's time at t, or up to a round trip later, or earlier where the clocks drift;
+// 0: not known.
 func (c *clocks) at(slot uint16, t time.Time) int64 {
 	ahead := c.leads[slot].ahead.Load()
 	if ahead == 0 {

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -223,6 +224,38 @@ func TestLateAnswerIsNoStepOfAClock(t *testing.T) {
 	c.learn(0, us(16*time.Second), after(15700*time.Millisecond), after(16*time.Second+2*time.Millisecond))
 	if got, want := c.at(0, after(17*time.Second)), us(17*time.Second); got != want {
 		t.Errorf("after an answer that came late to an older call, the server's time is %d µs off", got-want)
+	}
+}
+
+// Weirs without Redis go on by the time that they have learned. If a slow answer moved it, their
+// windows would begin at different times, and a window would get hits of two.
+func TestASlowAnswerDoesNotMoveTheKnownTime(t *testing.T) {
+	const fast, drift = time.Millisecond, 50e-6
+	random := rand.New(rand.NewPCG(1, 2))
+	started := time.Now()
+	c := newClocks(1)
+	c.started = started
+	server := func(at time.Duration) int64 {
+		return (time.Hour + at + time.Duration(float64(at)*drift)).Microseconds()
+	}
+	at, lately := time.Duration(0), time.Duration(0)
+	for n := range 10_000 {
+		trip := fast
+		if n%10 > 0 {
+			trip += time.Duration(random.Int64N(int64(clockTeaches - fast)))
+		}
+		begun := at
+		ran := begun + time.Duration(random.Int64N(int64(trip)))
+		if at += trip; trip == fast {
+			lately = at
+		}
+		c.learn(0, server(ran), started.Add(begun), started.Add(at))
+		known := time.Duration(c.at(0, started.Add(at))-server(at)) * time.Microsecond
+		bound := fast + time.Duration(float64(at-lately)*drift) + 2*time.Microsecond
+		if known.Abs() > bound {
+			t.Fatalf("after an answer in %v the known time is %v off; want %v at most, as a fast answer came %v before", trip, known, bound, at-lately)
+		}
+		at += time.Duration(random.Int64N(int64(time.Second)))
 	}
 }
 

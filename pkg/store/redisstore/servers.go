@@ -58,7 +58,7 @@ func (s *servers) several(at algorithms.Instant, charges []store.Charge) bool {
 }
 
 // Now implements [store.Remote]. The instant is by Redis's clock: the time of this process and the
-// known lead of that clock. The lead is too large by a round trip at most. Before the first answer
+// known lead of that clock. The lead is wrong by a round trip at most. Before the first answer
 // Now returns the time of this process. In a cluster the clock of the last node that answered
 // counts, and with two servers the one of Options.Target. Windows of counters follow the clock of
 // this process.

@@ -157,6 +157,10 @@ bench: ## Run the benchmarks, and Weir against a bare gRPC server, through Envoy
 		go -C bench run ./latency -store leased -keys 1 -rate 0 -rounds 3; \
 		go -C bench run ./fleet -scenario 'steady.*' $(ARGS)
 
+.PHONY: histories
+histories: ## Record the answers of a fleet under faults, and judge them (4 minutes); ARGS='-operations 10000000 -file histories.gz' is long, and keeps them
+	@REDIS_SERVER=$$(scripts/redis.sh); export REDIS_SERVER; go -C bench run ./histories $(ARGS)
+
 .PHONY: versus
 versus: ## Measure Weir against envoyproxy/ratelimit, limitador and gubernator, and write docs/versus.md (12 minutes and the builds); LIMITADOR=dir is a tree of its source
 	@REDIS_SERVER=$$(scripts/redis.sh); export REDIS_SERVER; go -C bench run ./versus -limitador "$(LIMITADOR)" -page docs/versus.md $(ARGS)

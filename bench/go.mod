@@ -5,6 +5,7 @@ go 1.26.0
 replace github.com/weirproxy/weir => ../
 
 require (
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/envoyproxy/go-control-plane/envoy v1.40.0
 	github.com/google/pprof v0.0.0-20260802141513-ef3492d7dac3
 	github.com/sethvargo/go-limiter v0.7.1

@@ -21,9 +21,9 @@ import (
 
 // A Wire is a connection that asks at little cost. As Envoy does, it sends the HEADERS and the DATA
 // of a request side by side. Header blocks repeat, as Envoy's do, and the caller decides how many
-// requests share a write. Send may run beside one Receive. A goroutine that does both must not have
-// more than 32 KiB of requests open, or more requests than the server allows, as Send waits until
-// the server takes the messages. Make a Wire with DialWire.
+// requests share a write. Send may run beside one Receive. Send waits until the server takes the
+// messages. So a goroutine that does both must not have more than 32 KiB of requests open, or more
+// requests than the server allows. Make a Wire with DialWire.
 type Wire struct {
 	call   Call
 	conn   net.Conn
@@ -117,9 +117,9 @@ func (w *Wire) end(err error) {
 	w.opened.Broadcast()
 }
 
-// Send sends requests that Request has made, at most 32 KiB together, in one write. It waits while
-// the window is too small, or the server has all the streams that it takes. Noted is called with the
-// stream of each before the write.
+// Send sends requests that Request has made, at most 32 KiB together, in one write. Send waits
+// while the window is too small, or the server has all the streams that it takes. Noted is called
+// with the stream of each before the write.
 func (w *Wire) Send(noted func(stream uint32), requests ...[]byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -266,6 +266,8 @@ func (f *frame) least() int {
 	}
 }
 
+var errReset = errors.New("the server resets a request")
+
 func (w *Wire) frame(f *frame, ended func(stream uint32, err error)) error {
 	if len(f.payload) < f.least() {
 		return fmt.Errorf("%v of %d bytes from the server; the least is %d", f.kind, len(f.payload), f.least())
@@ -283,7 +285,7 @@ func (w *Wire) frame(f *frame, ended func(stream uint32, err error)) error {
 		}
 	case http2.FrameRSTStream:
 		delete(w.denied, f.stream)
-		ended(f.stream, fmt.Errorf("the server resets a request: %v", http2.ErrCode(binary.BigEndian.Uint32(f.payload))))
+		ended(f.stream, fmt.Errorf("%w: %v", errReset, http2.ErrCode(binary.BigEndian.Uint32(f.payload))))
 	case http2.FrameWindowUpdate:
 		if f.stream == 0 {
 			w.mu.Lock()

@@ -53,7 +53,7 @@ func TestAWireOpensAsManyStreamsAsTheServerTakes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Send(nil, request); err != nil { // its answer comes after the settings
+	if err := w.Send(nil, request); err != nil { // the answer comes after the settings
 		t.Fatal(err)
 	}
 	answered, begun := 0, make(chan struct{})

@@ -44,9 +44,9 @@ const (
 	remakeAfter   = 10 * time.Second       // of nothing but errors: then Conn makes a new client
 	checkInterval = 500 * time.Millisecond // between checks of all nodes after failed commands
 	askInterval   = 5 * time.Second        // between questions to Sentinels while nothing fails
-	// unsettled is the time after a failure, or at a new primary, for which Sentinels that do not agree
-	// may have several primaries. A Sentinel demotes a primary that the others do not name after 8 s.
-	// Until then Conn asks each checkInterval.
+	// unsettled is the time after a failure, or at a new primary, for which Sentinels that do not
+	// agree may have several primaries. A Sentinel demotes a primary that the others do not name
+	// after 8 s. Until then Conn asks each checkInterval.
 	unsettled = 10 * time.Second
 )
 

@@ -30,8 +30,8 @@ type node struct {
 const memoryInterval = time.Minute // between two looks for evictions
 
 // Restarts returns how often a server has come back as another one: after a start, or as a replica
-// that has taken over. Such a server may have lost data. It counts a moment before Client returns a
-// client of the server. Restarts takes no lock.
+// that has taken over. Such a server may have lost data. Restarts changes a moment before Client
+// returns a client of the server. Restarts takes no lock.
 func (c *Conn) Restarts() uint64 { return c.met.restarts.Load() }
 
 // EvictedKeys returns how many keys the servers have evicted since their starts, as far as Conn has

@@ -12,7 +12,7 @@ import (
 	"github.com/weirproxy/weir/internal/testing/must"
 )
 
-// fakePrimary is a primary that counts what it is asked.
+// fakePrimary is a primary that counts its commands.
 type fakePrimary struct {
 	*fakeRedis
 
@@ -50,8 +50,8 @@ func newFakePrimary(t *testing.T, asked func()) *fakePrimary {
 
 func (f *fakePrimary) address() string { return f.listener.Addr().String() }
 
-// newFakeSentinel returns the URL of a Sentinel that knows no other one. primary returns the address
-// that the Sentinel names.
+// newFakeSentinel returns the URL of a Sentinel that knows no other one. primary returns the
+// address that the Sentinel names.
 func newFakeSentinel(t *testing.T, primary func() string) []string {
 	t.Helper()
 	f := newFakeRedis(t, "7.0.15")
@@ -158,8 +158,8 @@ func TestAPrimaryThatComesBackIsUsedOnlyIfTheSentinelsStillNameIt(t *testing.T) 
 	}
 }
 
-// Whoever gives a new primary its counts back asks Restarts, and then Client. As long as commands go
-// to the old primary, a restart would give the counts to the old one.
+// A new primary gets its counts back when Restarts has changed. A restart that is counted too early
+// would give the counts to the old primary.
 func TestARestartIsCountedWhenCommandsGoToTheNewServer(t *testing.T) {
 	t.Parallel()
 	first, other := newFakePrimary(t, nil), newFakePrimary(t, nil)

@@ -45,9 +45,9 @@ func newClocks(n int) *clocks {
 
 // learn notes that a server's clock showed us microseconds at some time from begun to now. learn
 // returns how far the clock has jumped since the last answer: ahead, or back if negative. 0: the
-// two round trips may explain the difference. A slow answer bounds the lead loosely, and moves it only
-// as far as it must. A call that began before the one that taught the lead teaches only a step ahead:
-// its answer may have waited longer.
+// two round trips may explain the difference. A slow answer says little about the lead, and moves
+// it only as far as it must. A call that began before the one that taught the lead teaches only a
+// step ahead: its answer may have waited longer.
 func (c *clocks) learn(slot uint16, us int64, begun, now time.Time) (step time.Duration) {
 	most, least := us-begun.Sub(c.started).Microseconds(), us-now.Sub(c.started).Microseconds() // bounds of the lead
 	old := c.leads[slot].ahead.Load() - 1
@@ -68,8 +68,8 @@ func (c *clocks) learn(slot uint16, us int64, begun, now time.Time) (step time.D
 	return step
 }
 
-// at returns the server's time at t, or up to a round trip later, or earlier where the clocks drift;
-// 0: not known.
+// at returns the server's time at t, or up to a round trip later, or earlier where the clocks
+// drift; 0: not known.
 func (c *clocks) at(slot uint16, t time.Time) int64 {
 	ahead := c.leads[slot].ahead.Load()
 	if ahead == 0 {

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -14,7 +15,7 @@ import (
 // met is the servers as Conn last met them.
 type met struct {
 	restarts atomic.Uint64
-	evicted  atomic.Uint64 // keys, by all nodes, since their starts
+	evicted  atomic.Uint64 // keys, by all nodes that were met, since their starts
 
 	mu    sync.Mutex // guards nodes
 	nodes map[string]node
@@ -35,7 +36,7 @@ const memoryInterval = time.Minute // between two looks for evictions
 func (c *Conn) Restarts() uint64 { return c.met.restarts.Load() }
 
 // EvictedKeys returns how many keys the servers have evicted since their starts, as far as Conn has
-// asked: once a minute.
+// asked: once a minute. The number never goes back, also if a server starts anew or leaves.
 func (c *Conn) EvictedKeys() uint64 { return c.met.evicted.Load() }
 
 func (c *Conn) meet(address string, info map[string]string) {
@@ -54,16 +55,15 @@ func (c *Conn) meet(address string, info map[string]string) {
 		c.met.nodes = make(map[string]node)
 	}
 	c.met.nodes[at] = now
-	total := uint64(0)
-	for _, n := range c.met.nodes {
-		total += n.evicted
-	}
-	c.met.evicted.Store(total)
 	c.met.mu.Unlock()
 	if known && was.run != now.run {
 		c.met.restarts.Add(1)
 		was.evicted = 0
 	}
+	if now.evicted < was.evicted { // somebody has reset the server's statistics
+		was.evicted = 0
+	}
+	c.met.evicted.Add(now.evicted - was.evicted)
 	if now.policy != "" && now.policy != was.policy {
 		c.logger.LogAttrs(c.ctx, slog.LevelWarn, "redis may evict counts when it is full, and limits then admit too much",
 			slog.String("node", address), slog.String("maxmemory_policy", now.policy), slog.String("want", "noeviction"))
@@ -74,10 +74,25 @@ func (c *Conn) meet(address string, info map[string]string) {
 	}
 }
 
+// forget forgets the nodes that have left a cluster.
+func (c *Conn) forget(remain map[string]rueidis.Client) {
+	if !c.Cluster() {
+		return
+	}
+	c.met.mu.Lock()
+	defer c.met.mu.Unlock()
+	maps.DeleteFunc(c.met.nodes, func(at string, _ node) bool {
+		_, remains := remain[at]
+		return !remains
+	})
+}
+
 // watchMemory looks for evictions until the session ends.
 func (s *session) watchMemory() {
 	s.each(memoryInterval, func() {
-		for address, node := range s.client.Nodes() {
+		nodes := s.client.Nodes()
+		s.conn.forget(nodes)
+		for address, node := range nodes {
 			s.running.Go(func() { s.lookAtMemory(node, address) })
 		}
 	})

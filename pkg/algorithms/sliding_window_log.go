@@ -22,6 +22,7 @@ type Log struct {
 	len  int
 	hits uint64  // of all entries
 	last Instant // of the last charge
+	own  *owned  // see Continue; nil: no hits are known to be of this process
 }
 
 // logged is hits admitted at one instant, at least 1.
@@ -146,7 +147,7 @@ func (g *Log) SizeAfter(l Limit, now Instant, p Pending) int {
 			return g.Size()
 		}
 	}
-	return logEntry * g.grown()
+	return g.sizeWith(g.grown())
 }
 
 // apply is Apply for a charge, without giving memory back.
@@ -188,7 +189,16 @@ func (g *Log) IdleAt(l Limit) Instant {
 }
 
 // Size returns the memory that the log holds beyond the Log itself, in bytes.
-func (g *Log) Size() int { return logEntry * len(g.ring) }
+func (g *Log) Size() int { return g.sizeWith(len(g.ring)) }
+
+// sizeWith is Size with a ring of that length.
+func (g *Log) sizeWith(length int) int {
+	size := logEntry * length
+	if g.own != nil {
+		size += ownedBytes
+	}
+	return size
+}
 
 // held returns now held at the last charge.
 func (g *Log) held(now Instant) Instant {
@@ -325,6 +335,9 @@ func (g *Log) Realign(step time.Duration) {
 		e.at = e.at.Moved(step)
 	}
 	g.last = g.last.Moved(step)
+	if g.own != nil {
+		g.own.others.at = g.own.others.at.Moved(step)
+	}
 }
 
 // LogEntry is hits of a [Log] at one instant.
@@ -364,12 +377,4 @@ func (g *Log) Restore(l Limit, e LogEntry, now Instant) {
 		return
 	}
 	g.push(entry)
-}
-
-// Replace makes e the only entry of the log, as [Log.Restore] appends it to an empty one. Replace
-// keeps the memory of the log as [Log.Apply] does.
-func (g *Log) Replace(l Limit, e LogEntry, now Instant) {
-	g.head, g.len, g.hits, g.last = 0, 0, 0, 0
-	g.Restore(l, e, now)
-	g.shrink()
 }

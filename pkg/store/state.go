@@ -6,13 +6,13 @@ import (
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
-// State is the state of a key as a store left it. A caller can go on from a state: deny from
+// State is the state of a key as a store left it. A caller can go on from a state. It can deny from
 // memory, continue a count while the store is away, or spend hits that it took in advance. The zero
 // value says that the store told nothing.
 type State struct {
 	Now   algorithms.Instant // of the transaction, by the store's clock; never 0 in a state that was told
 	Limit algorithms.Limit   // of the key's last charge; zero for an idle key
-	State algorithms.State   // goes with Limit; zero for an idle key, and for an algorithm without [algorithms.Algorithm.HasState]
+	State algorithms.State   // goes with Limit; zero for an idle key, and for an algorithm without [algorithms.Algorithm.HasState] but see Own
 
 	// Source says how the charge was decided. The store that decides sets Source, also if it tells
 	// nothing else.
@@ -44,6 +44,17 @@ func (c *Charge) TellSource(s Source) {
 	if c.Left != nil {
 		*c.Left = State{Source: s}
 	}
+}
+
+// SetOwn says which hits of a key without a state are of this process, for [Local.Continue].
+func (s *State) SetOwn(own algorithms.Own) {
+	s.State = algorithms.StateOf(0, own.Hits, uint64(own.Price))
+}
+
+// Own returns the hits of SetOwn. The state must be of a key without a state.
+func (s *State) Own() algorithms.Own {
+	_, hits, price := s.State.Parts()
+	return algorithms.Own{Hits: hits, Price: uint32(price)}
 }
 
 // TellTo passes the state on to the Left of a caller, which may be nil, if a store has told

@@ -1,5 +1,5 @@
-// Package store is the contract of every store of rate limit states: to apply the charges of one
-// request as one transaction, and to return the decisions. Package memstore keeps states in this
+// Package store is the contract of every store of rate limit states. A store applies the charges of
+// one request as one transaction, and returns the decisions. Package memstore keeps states in this
 // process, package redisstore in Redis. Package storetest has the contract as cases that every
 // store must pass.
 //
@@ -181,10 +181,10 @@ type Local interface {
 
 	// Continue puts the states of another store in place of the own states of the charges' keys. The
 	// other store told states[i] in the Left of charges[i], and decided decisions[i]. A zero states[i]
-	// leaves the key as it is. An algorithm without a state goes on from the decision, so that the key
-	// has at most as much left. All three must have the same length, and are not kept. A state's age
-	// counts by its own clock, so the clocks of the two stores may differ. An older state than the
-	// last one of the key may be ignored.
+	// leaves the key as it is. An algorithm without a state goes on from the decision, and from
+	// [State.Own], so that the key has at most as much left. All three must have the same length, and
+	// are not kept. A state's age counts by its own clock, so the clocks of the two stores may differ.
+	// An older state than the last one of the key may be ignored.
 	Continue(charges []Charge, states []State, decisions []algorithms.Decision)
 }
 

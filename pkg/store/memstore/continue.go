@@ -48,7 +48,7 @@ func (s *Store) continueOne(c *store.Charge, to *store.State, d *algorithms.Deci
 	}
 	v.denied = v.denied.after(&c.Limit, c.Hits, d.Allowed)
 	if v.log != nil {
-		s.continueLogLocked(&v, c, d, now, age)
+		s.continueLogLocked(&v, c, to, d, now, age)
 		return
 	}
 	state := algorithms.Realign(to.Limit, to.State, to.Now, time.Duration(now-to.Now))
@@ -72,28 +72,44 @@ func (s *Store) continueOne(c *store.Charge, to *store.State, d *algorithms.Deci
 	}
 }
 
-// continueLogLocked replaces the log of the view: all hits that the decision leaves used count from
-// the newest one. The view's shard must be locked.
-func (s *Store) continueLogLocked(v *view, c *store.Charge, d *algorithms.Decision, now algorithms.Instant, age age) {
+// continueLogLocked makes the log of the view go on from the decision. A log without a free place
+// for the hits of this process does without these. The view's shard must be locked.
+func (s *Store) continueLogLocked(v *view, c *store.Charge, to *store.State, d *algorithms.Decision, now algorithms.Instant, age age) {
+	own := to.Own()
 	used := c.Limit.Capacity() - min(d.Remaining, c.Limit.Capacity())
 	if !d.Allowed && (c.CountRejected || c.Hits == 0) {
 		used++ // the key is past its limit
 	}
-	newest := now - algorithms.Instant(c.Limit.Period-min(d.ResetAfter, c.Limit.Period))
+	left := *d
 	if age == same && v.found {
-		if _, own := v.log.Decide(c.Limit, now, algorithms.Pending{}, 0, false); d.Remaining > own.Remaining {
-			return
+		if _, mine := v.log.Decide(c.Limit, now, algorithms.Pending{}, 0, false); d.Remaining > mine.Remaining {
+			if own.Hits == 0 {
+				return
+			}
+			if left, used = mine, c.Limit.Capacity()-mine.Remaining; !mine.Allowed {
+				used++
+			}
 		}
 	}
 	before := v.log.Size()
+	var r room
+	defer s.giveBack(&r)
+	if !v.found || !s.claim(&r, placesOf(v.log.SizeAfterContinue())-placesOf(before)) {
+		own = algorithms.Own{}
+	}
 	v.limit = c.Limit
-	v.log.Replace(c.Limit, algorithms.LogEntry{At: newest, Hits: used}, now)
+	newest := now - algorithms.Instant(c.Limit.Period-min(left.ResetAfter, c.Limit.Period))
+	v.log.Continue(c.Limit, algorithms.LogEntry{At: newest, Hits: used}, own, now)
 	switch {
 	case !v.found && !v.log.Unused():
 		s.rememberLocked(v, 1+placesOf(v.log.Size()), now)
 	case !v.found:
 	default:
-		s.metrics.places.Add(int64(placesOf(v.log.Size()) - placesOf(before)))
+		if more := placesOf(v.log.Size()) - placesOf(before); more > 0 && r.held >= more {
+			r.held -= more
+		} else {
+			s.metrics.places.Add(int64(more))
+		}
 		if v.log.Unused() {
 			s.metrics.places.Add(-int64(v.shard.forgetLocked(v.key)))
 		} else {

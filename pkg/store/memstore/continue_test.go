@@ -339,3 +339,37 @@ func BenchmarkContinue(b *testing.B) {
 		})
 	}
 }
+
+// The hits of this process make room one after the other. Where the store has no free place, and
+// for a key of one answer, all hits of a log expire with the newest one.
+func TestOwnHitsOfALogTakeOnlyFreePlaces(t *testing.T) {
+	for _, maxKeys := range []int{1000, 120} {
+		inBubble(t, Options{MaxKeys: maxKeys, SweepInterval: time.Hour}, func(t *testing.T, s *Store) {
+			l := algorithms.Limit{Algorithm: algorithms.SlidingWindowLog, Requests: 100, Period: time.Minute}
+			const keys = 30
+			for range 12 {
+				for n := range keys {
+					c := store.Charge{Key: fmt.Append(nil, "key ", n), Limit: l, Hits: 1}
+					left := store.State{Now: s.now()}
+					left.SetOwn(algorithms.Own{Hits: 5, Price: 5})
+					goOn(s, c, left, algorithms.Decision{Allowed: true, Remaining: 10, ResetAfter: time.Minute})
+				}
+				time.Sleep(4 * time.Second)
+			}
+			if err := s.checkPlaces(); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(30 * time.Second)
+			freed := 0
+			for n := range keys {
+				if peek(t, s, store.Charge{Key: fmt.Append(nil, "key ", n), Limit: l}).Remaining > 10 {
+					freed++
+				}
+			}
+			t.Logf("%d places: %d of %d keys have room for hits that have expired, %+v", maxKeys, freed, keys, s.Stats())
+			if all := maxKeys == 1000; all != (freed == keys) || s.Stats().Evicted > 0 {
+				t.Errorf("%d places: %d of %d keys have room; %d were evicted", maxKeys, freed, keys, s.Stats().Evicted)
+			}
+		})
+	}
+}

@@ -97,7 +97,7 @@ func (s *Store) learnLease(c *store.Charge, told *store.State, to *algorithms.De
 // goOn has the local store go on from the states of an answer. The other policies need no states
 // there. While other processes may have holders to tell, the local store decides begins by the
 // share of this process. The end of a holder leaves no state.
-func (s *Store) goOn(q *question) {
+func (s *Store) goOn(q *question, admitted bool) {
 	told, telling := false, slices.ContainsFunc(q.phases, (*phase).tells)
 	for n := range q.rest {
 		c := &q.rest[n]
@@ -107,7 +107,7 @@ func (s *Store) goOn(q *question) {
 		told = told || q.states[n].Now != 0
 	}
 	if told {
-		s.goOnFrom(q.rest, q.states, q.decisions[:len(q.rest)])
+		s.goOnFrom(q.rest, q.states, q.decisions[:len(q.rest)], admitted)
 	}
 }
 
@@ -121,7 +121,7 @@ type before struct {
 // goOnFrom has the local store go on from the states that the remote store told. If others share
 // that store, a part of the hits left counts as used. goOnFrom writes to all three, and restores
 // the charges and the decisions.
-func (s *Store) goOnFrom(charges []store.Charge, states []store.State, decisions []algorithms.Decision) {
+func (s *Store) goOnFrom(charges []store.Charge, states []store.State, decisions []algorithms.Decision, admitted bool) {
 	alone := s.breaker.fleet() == 1
 	var few [8]before
 	were := few[:0]
@@ -130,7 +130,13 @@ func (s *Store) goOnFrom(charges []store.Charge, states []store.State, decisions
 		if !alone {
 			leaveUnseen(&charges[i], &states[i], &decisions[i])
 		}
+		if charges[i].Limit.Algorithm != algorithms.SlidingWindowLog {
+			toUnits(&charges[i], &states[i], &decisions[i])
+			continue
+		}
+		own := ownOf(&charges[i], &decisions[i], admitted, s.breaker.share())
 		toUnits(&charges[i], &states[i], &decisions[i])
+		states[i].SetOwn(own)
 	}
 	s.local.Continue(charges, states, decisions)
 	for i := range charges {

@@ -152,7 +152,7 @@ func (a *asking) end(s *Store, i int) {
 		s.metrics.refused.Add(1)
 	}
 	if told.Now != 0 {
-		s.goOnFrom(t.Charges, a.states[i:i+1], t.Decisions)
+		s.goOnFrom(t.Charges, a.states[i:i+1], t.Decisions, t.Admitted)
 	}
 }
 

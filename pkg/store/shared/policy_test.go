@@ -146,7 +146,7 @@ func TestChargesOfSeveralPoliciesAreOneTransaction(t *testing.T) {
 	}
 }
 
-// Without the remote store a key that learns tells no number: its decision has no ResetAfter. Its
+// Without the remote store a key that learns tells no number: its decision has no ResetAfter. The
 // charge is no decision by a policy, and the remote store is not charged later.
 func TestAKeyThatLearnsTellsAndLearnsNothingWithoutTheRemoteStore(t *testing.T) {
 	inBubbleAway(t, setup{}, func(r *rig) {

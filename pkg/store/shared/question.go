@@ -147,7 +147,7 @@ func (s *Store) finish(q *question, t *store.Transaction) {
 		}
 	}
 	if len(q.phases) > 0 {
-		s.goOn(q)
+		s.goOn(q, t.Admitted)
 	}
 	clear(q.rest) // releases the keys
 	clear(q.phases)

@@ -146,6 +146,22 @@ func leaveUnseen(c *store.Charge, told *store.State, d *algorithms.Decision) {
 	}
 }
 
+// ownOf returns the hits that a charge has put into the log of its key. In an outage each of these
+// makes room for another hit of this process when it expires. So a log that is full at the begin
+// stays in use.
+//
+// Why does the fleet stay within the limit? Each process admits at most its share of the hits left,
+// and its own hits that have expired. When the newest hit has expired, each admits its share of the
+// limit. After a refund nothing is known, as that takes the newest hits, of any process. If denied
+// hits count, the log of a denied key may have any number of them.
+func ownOf(c *store.Charge, d *algorithms.Decision, admitted bool, share store.Share) (own algorithms.Own) {
+	hits, p := applied(c, d, admitted), priceOf(c, share)
+	if hits < 0 || c.CountRejected && !d.Allowed {
+		return own
+	}
+	return algorithms.Own{Hits: p.of(uint64(hits)), Price: uint32(min(p.of(1), math.MaxUint32))}
+}
+
 // toUnits makes a charge, the state that the remote store told and the decision fit for the local
 // store.
 func toUnits(c *store.Charge, told *store.State, d *algorithms.Decision) {

@@ -11,7 +11,7 @@ import (
 )
 
 // without decides a request by the policies of its charges. The local store decides a charge with
-// Local, where its hits cost as much as those of all processes. decideByPolicy decides charges with
+// Local, where its hits cost more by the share of this process. decideByPolicy decides charges with
 // Allow and Deny. The request stays one transaction, also with charges of several policies. cause
 // is the error with which the remote store failed the request; nil if it was not asked.
 func (s *Store) without(charges []store.Charge, decisions []algorithms.Decision, cause error) (bool, error) {

@@ -112,7 +112,7 @@ type Step struct {
 	Reload  map[string]any    `yaml:"reload,omitempty"`  // other rules of the case's domain
 	Broken  string            `yaml:"broken,omitempty"`  // a text in place of the rules of the case's domain
 	Drain   *Drain            `yaml:"drain,omitempty"`   // SIGTERM under traffic
-	Redis   string            `yaml:"redis,omitempty"`   // pause, resume, kill or start
+	Redis   string            `yaml:"redis,omitempty"`   // pause, resume, kill, start or failover
 	Is      string            `yaml:"is,omitempty"`      // the expected answer, see ParseAnswer
 	Times   int               `yaml:"times,omitempty"`   // how often the request is sent; 0 means once
 	Within  string            `yaml:"within,omitempty"`  // the longest time until the answer

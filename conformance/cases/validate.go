@@ -12,6 +12,7 @@ import (
 const (
 	FeatureStart     = "start"             // the runner starts the target, and may end it
 	FeatureRedis     = "redis"             // the runner starts Redis for the target
+	FeatureSentinel  = "sentinel"          // the target asks a Sentinel for the primary
 	FeatureMetadata  = "metadata"          // the target answers with dynamic metadata
 	FeatureHeaders   = "headers"           // the target answers with headers of its own
 	FeatureCounted   = "counted-denials"   // a denied request counts for its other descriptors
@@ -20,7 +21,7 @@ const (
 
 // Features returns all features.
 func Features() []string {
-	return []string{FeatureStart, FeatureRedis, FeatureMetadata, FeatureHeaders, FeatureCounted, FeatureUncounted}
+	return []string{FeatureStart, FeatureRedis, FeatureSentinel, FeatureMetadata, FeatureHeaders, FeatureCounted, FeatureUncounted}
 }
 
 func (d *Document) validate() error {

@@ -371,6 +371,34 @@ func processMutants() []mutant {
 			}
 			h.Over = func(used, hits, limit uint64) bool { return !away && used+hits > limit }
 		}},
+		{"asks the first primary for ever", "failovers/answers-afterwards failovers/answers-meanwhile", func(h *Hooks) { h.Store = Ping }},
+		{"begins anew with another primary", "failovers/spent-stays-spent failovers/limits-meanwhile", func(h *Hooks) {
+			gone := false
+			h.Store = func(ctx context.Context) error {
+				gone = gone || Ping(ctx) != nil
+				return nil
+			}
+			h.Window = func(key string, now time.Time, seconds int64) (int64, time.Duration) {
+				number, left := window(key, now, seconds)
+				if gone {
+					number++
+				}
+				return number, left
+			}
+		}},
+		{"loses hits of a failover", "failovers/hits-meanwhile-count", func(h *Hooks) {
+			gone := false
+			h.Store = func(ctx context.Context) error {
+				gone = gone || Ping(ctx) != nil
+				return nil
+			}
+			h.Charge = func(hits uint64, _ bool) uint64 {
+				if gone {
+					return 0
+				}
+				return hits
+			}
+		}},
 		{"loses hits of an outage", "outages/a-short-pause-loses-nothing", func(h *Hooks) {
 			away := false
 			h.Store = func(ctx context.Context) error {

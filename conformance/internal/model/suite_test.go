@@ -87,9 +87,9 @@ func play(t *testing.T, name string, uncounted bool, documents []*cases.Document
 	if err != nil {
 		t.Fatal(err)
 	}
-	features, variable := []string{cases.FeatureMetadata, cases.FeatureHeaders, cases.FeatureCounted}, ""
+	features, variable := []string{cases.FeatureSentinel, cases.FeatureMetadata, cases.FeatureHeaders, cases.FeatureCounted}, ""
 	if uncounted {
-		features, variable = []string{cases.FeatureMetadata, cases.FeatureHeaders, cases.FeatureUncounted}, "RLS_UNCOUNTED=1"
+		features, variable = []string{cases.FeatureSentinel, cases.FeatureMetadata, cases.FeatureHeaders, cases.FeatureUncounted}, "RLS_UNCOUNTED=1"
 	}
 	r := runner.Runner{
 		Start: fmt.Sprintf("env RLS_MUTANT=%q %s %q", name, variable, program), Form: forms.Weir, Redis: os.Getenv("REDIS_SERVER"),
@@ -120,7 +120,8 @@ func TestCorrectServicePassesEveryCase(t *testing.T) {
 
 // needsRedis reports whether a case cannot be played without Redis.
 func needsRedis(id string) bool {
-	return strings.HasPrefix(id, "outages/") && os.Getenv("REDIS_SERVER") == ""
+	document, _, _ := strings.Cut(id, "/")
+	return (document == "outages" || document == "failovers") && os.Getenv("REDIS_SERVER") == ""
 }
 
 // failures collects the cases that fail on any mutant, and is safe for concurrent use.

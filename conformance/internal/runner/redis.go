@@ -16,10 +16,11 @@ type redis struct {
 	port      int
 	directory string
 	process   *process
+	sentinel  *sentinel // nil: there is no failover
 }
 
-// startRedis starts an empty redis-server on a free port.
-func startRedis(program string) (*redis, error) {
+// startRedis starts an empty redis-server on a free port, with more options of its command line.
+func startRedis(program, options string) (*redis, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
@@ -28,7 +29,7 @@ func startRedis(program string) (*redis, error) {
 	if r.directory, err = os.MkdirTemp("", "rls-conformance-redis-"); err != nil {
 		return nil, err
 	}
-	if err := r.run(); err != nil {
+	if err := r.run(options); err != nil {
 		r.end()
 		return nil, err
 	}
@@ -37,8 +38,8 @@ func startRedis(program string) (*redis, error) {
 
 func (r *redis) address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(r.port)) }
 
-func (r *redis) run() error {
-	p, err := start(fmt.Sprintf("%q --port %d --bind 127.0.0.1 --save '' --appendonly no --dir %q", r.program, r.port, r.directory), nil)
+func (r *redis) run(options string) error {
+	p, err := start(fmt.Sprintf("%q %s --port %d --bind 127.0.0.1 --save '' --appendonly no --dir %q", r.program, options, r.port, r.directory), nil)
 	if err != nil {
 		return err
 	}
@@ -68,13 +69,19 @@ func (r *redis) act(action string) error {
 		r.process.kill()
 		return nil
 	case "start":
-		return r.run()
+		return r.run("")
+	case "failover":
+		return r.failOver()
 	default:
 		return fmt.Errorf("redis %q is not known", action)
 	}
 }
 
 func (r *redis) end() {
+	if r.sentinel != nil {
+		r.sentinel.replica.end()
+		r.sentinel.server.end()
+	}
 	if r.process != nil {
 		r.process.kill()
 	}

@@ -149,7 +149,7 @@ func (r *Runner) runShared(
 	if len(shared)+len(serial) == 0 {
 		return nil
 	}
-	t, err := r.startTarget(ctx, Domains(documents))
+	t, err := r.startTarget(ctx, Domains(documents), false)
 	if err != nil {
 		return err
 	}
@@ -243,7 +243,7 @@ func (r *Runner) playAlone(ctx context.Context, c *cases.Case) Result {
 		for i := range domains {
 			domains[i].Rules = maps.Clone(domains[i].Rules)
 		}
-		t, err := r.startTarget(ctx, domains)
+		t, err := r.startTarget(ctx, domains, slices.Contains(c.Features(), cases.FeatureSentinel))
 		if err != nil {
 			return r.result(c, Fail, err.Error(), 0)
 		}

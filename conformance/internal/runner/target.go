@@ -115,8 +115,9 @@ func freePort() (int, error) {
 	return address.Port, nil
 }
 
-// startTarget writes the rules, starts the command and waits until the rules are served.
-func (r *Runner) startTarget(ctx context.Context, domains []cases.Domain) (*target, error) {
+// startTarget writes the rules, starts the command and waits until the rules are served. With
+// failovers the target has a Sentinel to ask.
+func (r *Runner) startTarget(ctx context.Context, domains []cases.Domain, failovers bool) (*target, error) {
 	t := &target{address: r.Target, form: r.Form, command: r.Start, domains: domains, texts: map[string]string{}}
 	if t.command == "" {
 		return t, nil
@@ -129,7 +130,12 @@ func (r *Runner) startTarget(ctx context.Context, domains []cases.Domain) (*targ
 		return nil, t.abandon(err)
 	}
 	if r.Redis != "" {
-		if t.redis, err = startRedis(r.Redis); err != nil {
+		if failovers {
+			t.redis, err = startSentinel(r.Redis)
+		} else {
+			t.redis, err = startRedis(r.Redis, "")
+		}
+		if err != nil {
 			return nil, t.abandon(err)
 		}
 	}
@@ -180,6 +186,9 @@ func (t *target) run(ctx context.Context) error {
 	}
 	if t.redis != nil {
 		environ = append(environ, "RLS_REDIS="+t.redis.address())
+		if t.redis.sentinel != nil {
+			environ = append(environ, "RLS_PRIMARY="+primaryName, "RLS_SENTINEL="+t.redis.sentinel.server.address())
+		}
 	}
 	p, err := start(t.command, environ)
 	if err != nil {

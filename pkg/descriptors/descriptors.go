@@ -230,6 +230,11 @@ func (r *Rule) appendLevel(dst []byte, i int, e Entry) []byte {
 			return l.Match.appendCounted(append(append(dst, e.Key...), '_'), e.Value)
 		}
 	}
+	return e.appendName(dst)
+}
+
+// appendName appends `key_value`, or the key alone when there is no value.
+func (e Entry) appendName(dst []byte) []byte {
 	dst = append(dst, e.Key...)
 	if e.Value == "" {
 		return dst
@@ -240,14 +245,14 @@ func (r *Rule) appendLevel(dst []byte, i int, e Entry) []byte {
 // MetricLevels returns the texts that AppendMetricValue joins. Without entries, the values are as
 // configured. A domain's default has no levels.
 func (r *Rule) MetricLevels(entries []Entry) []string {
+	levels := make([]string, 0, len(r.Levels))
 	if entries == nil {
-		entries = make([]Entry, len(r.Levels))
-		for i := range r.Levels {
-			entries[i] = Entry{Key: r.Levels[i].Key, Value: r.Levels[i].Value}
+		for _, l := range r.Levels {
+			levels = append(levels, string(Entry{l.Key, l.Value}.appendName(nil)))
 		}
+		return levels
 	}
 	entries = r.WithoutHolder(entries)
-	levels := make([]string, 0, len(entries))
 	for i := range entries {
 		levels = append(levels, string(r.appendLevel(nil, i, entries[i])))
 	}

@@ -250,6 +250,18 @@ default: {unit: second, requests_per_unit: 1}
 	}
 }
 
+// The text of a pattern is no value of it.
+func TestMetricLevelsAsConfiguredHaveThePattern(t *testing.T) {
+	for _, pattern := range []string{
+		`{path: '/t/{id}', count_by: [id]}`, `{cidr: [10.0.0.0/8], group_by: {v4: 24, v6: 128}}`,
+		`{any_of: [{path: '/t/{id}', count_by: [id]}, {cidr: [10.0.0.0/8], group_by: {v4: 24, v6: 128}}]}`,
+	} {
+		rules := load(t, "{domain: d, descriptors: [{key: k, match: "+pattern+", detailed_metric: true}]}")
+		got := strings.ReplaceAll(rules.All()[0].MetricLevels(nil)[0], `"`, "'")
+		must.Match(t, "level as configured", "k_"+pattern, got)
+	}
+}
+
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

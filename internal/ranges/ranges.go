@@ -132,6 +132,50 @@ func (s *Set) Len() int { return s.count }
 // with a colon.
 func (s *Set) IsIPv4() bool { return len(s.v6.all) == 1 && s.v6.all[0].bits == 0 }
 
+// maxPacked is the most ranges that Pack packs.
+const maxPacked = 8
+
+// Pack returns a few ranges of IPv4 as one text, for PackedHas. For other sets the text is "".
+func (s *Set) Pack() string {
+	if s.count > maxPacked || !s.IsIPv4() {
+		return ""
+	}
+	var packed []byte
+	for i, x := range s.v4.all {
+		if x.bits == 0 {
+			continue
+		}
+		after := uint64(1) << 32
+		if i+1 < len(s.v4.all) {
+			after = s.v4.all[i+1].high >> 32
+		}
+		packed = binary.BigEndian.AppendUint32(packed, uint32(x.high>>32))
+		packed = binary.BigEndian.AppendUint32(packed, uint32(after-1))
+	}
+	return string(packed)
+}
+
+// PackedHas is [Set.Has] for a set that Pack has packed.
+func PackedHas(packed, text string) bool {
+	a, ok := parseAddress(text)
+	if !ok || !a.Is4() {
+		return false
+	}
+	b := a.As4()
+	x := binary.BigEndian.Uint32(b[:])
+	for ; packed != ""; packed = packed[8:] {
+		if number(packed) <= x && x <= number(packed[4:]) {
+			return true
+		}
+	}
+	return false
+}
+
+// number returns the first four bytes of a text as a number.
+func number(text string) uint32 {
+	return uint32(text[0])<<24 | uint32(text[1])<<16 | uint32(text[2])<<8 | uint32(text[3])
+}
+
 // Has reports whether a text is an address in a range of the set. IPv4 in IPv6 is IPv4. The zone of
 // an address does not count.
 func (s *Set) Has(text string) bool {

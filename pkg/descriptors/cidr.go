@@ -37,6 +37,10 @@ func (t *tree) cidrOf(v value, form string, fs fields) *Matcher {
 	if m.cidr.Set == nil {
 		return nil
 	}
+	m.program = program(appendStep(nil, moreStep, ""))
+	if packed := m.cidr.Pack(); packed != "" {
+		m.program = program(appendStep(nil, rangesStep, packed))
+	}
 	m.text = "{" + form + ": " + m.text
 	if m.joins = m.cidr.groups; m.joins {
 		m.text += fmt.Sprintf(", group_by: {v4: %d, v6: %d}", m.cidr.v4, m.cidr.v6)

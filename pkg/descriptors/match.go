@@ -25,17 +25,9 @@ type branch struct {
 
 // pattern is a wildcard, or a match, and the node that its values lead to.
 type pattern struct {
-	wildcard          // all that match have it
-	test     *Matcher // the match; nil where the wildcard is all of the pattern
-	node     *node
-}
-
-// wildcard is a value with at least one `*`, each of which stands for zero or more characters.
-type wildcard struct {
-	prefix   string   // up to the first `*`
-	middle   []string // between two `*`, none empty
-	suffix   string   // from the last `*`
-	shortest int      // length of the shortest value that matches
+	program
+	match *Matcher // nil for a wildcard
+	node  *node
 }
 
 // opening is bits that the first eight bytes of all values of a pattern have. Most patterns are
@@ -131,7 +123,11 @@ func (n *node) next(key, value string, last bool) *node {
 			continue
 		}
 		p := &b.patterns[i]
-		if p.wildcard.matches(value) && (p.test == nil || p.tests(value, last)) && !(last && p.node.rule.Holds()) {
+		verdict := p.test(value)
+		if verdict == maybe {
+			verdict = p.decide(value, last)
+		}
+		if verdict == yes && !(last && p.node.rule.Holds()) {
 			return p.node
 		}
 	}
@@ -141,17 +137,14 @@ func (n *node) next(key, value string, last bool) *node {
 	return b.rest
 }
 
-// tests reports whether a value matches the match of the pattern. A value that may match goes to a
-// rule with limits, and passes a rule without limits by. No length of a value frees it from limits.
-func (p *pattern) tests(value string, last bool) bool {
-	switch p.test.test(value) {
-	case yes:
-		return true
-	case maybe:
-		return len(p.node.rule.Limits) > 0 || !last && p.node.keys != nil
-	default:
-		return false
+// decide returns the verdict of a match on a value. A value that may match goes to a rule with
+// limits, and passes a rule without limits by. No length of a value frees it from limits.
+func (p *pattern) decide(value string, last bool) verdict {
+	v := p.match.test(value)
+	if v == maybe {
+		v = verdictOf(len(p.node.rule.Limits) > 0 || !last && p.node.keys != nil)
 	}
+	return v
 }
 
 // branchOf returns the branch of a key, and makes a missing one.
@@ -200,11 +193,9 @@ func (b *branch) add(l *Level, n *node) {
 	p := pattern{node: n}
 	switch {
 	case l.Match != nil:
-		if p.wildcard, p.test = l.Match.wildcard, l.Match; l.Match.kind == prefixMatcher {
-			p.test = nil
-		}
+		p.program, p.match = l.Match.program, l.Match
 	case strings.Contains(l.Value, "*"):
-		p.wildcard = newWildcard(l.Value)
+		p.program = newWildcard(l.Value)
 	default:
 		return
 	}
@@ -228,10 +219,10 @@ func (b *branch) nodes(yield func(*node) bool) {
 
 // matcher returns the pattern by itself.
 func (p *pattern) matcher() *Matcher {
-	if l := p.level(); l.Match != nil {
-		return l.Match
+	if p.match != nil {
+		return p.match
 	}
-	return &Matcher{kind: wildcardMatcher, value: p.level().Value, wildcard: p.wildcard}
+	return &Matcher{kind: wildcardMatcher, value: p.level().Value, program: p.program}
 }
 
 // level returns the level of the pattern as configured.
@@ -242,7 +233,7 @@ func (p *pattern) level() *Level {
 
 // shown returns the pattern for a message.
 func (p *pattern) shown() string {
-	if l := p.level(); l.Match == nil || len(l.Value) > maxShown {
+	if l := p.level(); p.match == nil || len(l.Value) > maxShown {
 		return quote(l.Value)
 	}
 	return p.level().Value
@@ -253,55 +244,11 @@ func (p *pattern) covers(l *Level) bool {
 	switch {
 	case l.Match != nil:
 		return p.matcher().covers(l.Match)
-	case p.test != nil:
-		return l.Value != "" && p.test.covers(newTextMatcher(l.Value))
 	case l.Value == "":
-		return p.shortest == 0
-	case p.level().Match != nil:
-		return strings.HasPrefix(newWildcard(l.Value).prefix, p.prefix)
+		return p.program == anything
+	case p.match != nil:
+		return p.match.covers(newTextMatcher(l.Value))
 	default:
-		return p.wildcard.matches(l.Value)
+		return p.test(l.Value) == yes
 	}
-}
-
-func newWildcard(pattern string) wildcard {
-	parts := strings.Split(pattern, "*")
-	last := len(parts) - 1
-	w := wildcard{prefix: parts[0], suffix: parts[last]}
-	for _, p := range parts[1:last] {
-		if p != "" {
-			w.middle = append(w.middle, p)
-		}
-	}
-	for _, p := range parts {
-		w.shortest += len(p)
-	}
-	return w
-}
-
-// matches reports whether the pattern matches the value. Prefix and suffix are anchored. The parts
-// between them are searched from left to right: the leftmost match of a part leaves most of the
-// value to the other parts, so that no other match need be tried.
-//
-// Given the text of another pattern, matches reports whether w matches every value of that pattern.
-// No part of w has a `*`, so that only a `*` of w can match a `*` of the text.
-func (w *wildcard) matches(value string) bool {
-	if len(value) < w.shortest || !strings.HasPrefix(value, w.prefix) || !strings.HasSuffix(value, w.suffix) {
-		return false
-	}
-	value = value[len(w.prefix) : len(value)-len(w.suffix)]
-	for _, part := range w.middle {
-		i := strings.Index(value, part)
-		if i < 0 {
-			return false
-		}
-		value = value[i+len(part):]
-	}
-	return true
-}
-
-// overlaps reports whether some value matches both: the longer prefix and suffix, and all between.
-func (w *wildcard) overlaps(o *wildcard) bool {
-	return (strings.HasPrefix(w.prefix, o.prefix) || strings.HasPrefix(o.prefix, w.prefix)) &&
-		(strings.HasSuffix(w.suffix, o.suffix) || strings.HasSuffix(o.suffix, w.suffix))
 }

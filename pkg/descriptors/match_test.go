@@ -240,7 +240,7 @@ func FuzzMatchWildcard(f *testing.F) {
 		w := newWildcard(pattern)
 		// One byte is one character.
 		want := expression(latin(pattern)).MatchString(latin(value))
-		if got := w.matches(value); got != want {
+		if got := w.test(value) == yes; got != want {
 			t.Errorf("%q matches %q: got %t, want %t", pattern, value, got, want)
 		}
 	})
@@ -269,7 +269,7 @@ func TestOverlapsAgreesWithMatches(t *testing.T) {
 		}
 		return all
 	}
-	var patterns []wildcard
+	var patterns []program
 	for _, text := range texts("ab*", 3) {
 		if strings.Contains(text, "*") {
 			patterns = append(patterns, newWildcard(text))
@@ -278,9 +278,9 @@ func TestOverlapsAgreesWithMatches(t *testing.T) {
 	values := texts("ab", 5) // two patterns have at most four plain characters
 	for _, x := range patterns {
 		for _, y := range patterns {
-			want := slices.ContainsFunc(values, func(v string) bool { return x.matches(v) && y.matches(v) })
-			if got := x.overlaps(&y); got != want {
-				t.Errorf("%+v and %+v: got %t, want %t", x, y, got, want)
+			want := slices.ContainsFunc(values, func(v string) bool { return x.test(v) == yes && y.test(v) == yes })
+			if got := x.overlaps(y); got != want {
+				t.Errorf("%q and %q: got %t, want %t", x, y, got, want)
 			}
 		}
 	}

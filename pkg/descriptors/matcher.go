@@ -14,14 +14,14 @@ import (
 // Matcher is the pattern of a level that has `match` in place of `value`. Immutable, and safe for
 // concurrent use.
 type Matcher struct {
+	program // has the verdict on most values
+
 	kind  matcherKind
-	joins bool // several values have one count
-	regex *regexp.Regexp
+	joins bool           // several values have one count
+	regex *regexp.Regexp // nil where the program has the verdict on all values that are not too long
 	path  *template
 	parts []*Matcher // of any_of, in order; of not the one pattern
 	cidr  cidr
-
-	wildcard // a part that every matching value has; of a wildcard and a prefix all of the pattern
 
 	text  string // the pattern as rule files write it
 	value string // of a text, a wildcard and a prefix: the text itself
@@ -73,33 +73,28 @@ func verdictOf(is bool) verdict {
 
 // test returns the verdict on a value.
 func (m *Matcher) test(value string) verdict {
-	switch m.kind {
-	case exactMatcher:
-		return verdictOf(value == m.value)
-	case regexMatcher:
-		if len(value) > maxRegexValue && m.wildcard.matches(value) {
-			return maybe
-		}
-		return verdictOf(m.wildcard.matches(value) && m.regex.MatchString(value))
-	case pathMatcher:
-		return verdictOf(m.path.matches(value))
-	case cidrMatcher:
-		return verdictOf(m.cidr.Has(value))
-	case notMatcher:
-		return yes - m.parts[0].test(value)
-	case anyMatcher:
-		_, v := m.part(value)
+	v := m.program.test(value)
+	if v != maybe {
 		return v
-	default:
-		return verdictOf(m.wildcard.matches(value))
 	}
+	switch m.kind {
+	case regexMatcher:
+		if len(value) <= maxRegexValue {
+			v = verdictOf(m.regex.MatchString(value))
+		}
+	case cidrMatcher:
+		v = verdictOf(m.cidr.Has(value))
+	case notMatcher:
+		v = yes - m.parts[0].test(value)
+	default:
+		_, v = m.part(value)
+	}
+	return v
 }
 
 // opening returns bits of the first bytes of all values that test does not refuse.
 func (m *Matcher) opening() opening {
-	switch {
-	case m.kind == exactMatcher:
-		return newOpening(m.value)
+	switch prefix, _, _ := m.ends(); {
 	case m.kind == cidrMatcher && m.cidr.IsIPv4():
 		return newOpening("0").and(newOpening("9")).and(newOpening(":"))
 	case m.kind == anyMatcher:
@@ -109,7 +104,7 @@ func (m *Matcher) opening() opening {
 		}
 		return o
 	default:
-		return newOpening(m.prefix)
+		return newOpening(prefix)
 	}
 }
 
@@ -189,8 +184,8 @@ const bytesOfInstruction = 72
 
 // bytes returns about the memory of the pattern. The ranges of a file have a bound of their own.
 func (m *Matcher) bytes() int {
-	n := int(unsafe.Sizeof(*m)) + len(m.text)
-	if m.kind == regexMatcher {
+	n := int(unsafe.Sizeof(*m)) + len(m.text) + len(m.program)
+	if m.regex != nil {
 		n += m.size * bytesOfInstruction
 	}
 	for _, p := range m.parts {
@@ -201,6 +196,8 @@ func (m *Matcher) bytes() int {
 
 // covers reports whether m surely matches every value that o matches.
 func (m *Matcher) covers(o *Matcher) bool {
+	prefix, _, beginning := m.ends()
+	longer, _, _ := o.ends()
 	switch {
 	case m.text == o.text && m.kind == o.kind:
 		return true
@@ -208,12 +205,10 @@ func (m *Matcher) covers(o *Matcher) bool {
 		return !slices.ContainsFunc(o.parts, func(p *Matcher) bool { return !m.covers(p) })
 	case m.kind == anyMatcher:
 		return slices.ContainsFunc(m.parts, func(p *Matcher) bool { return p.covers(o) })
-	case o.kind == exactMatcher:
+	case o.kind == exactMatcher, m.kind == wildcardMatcher && o.kind == wildcardMatcher:
 		return m.test(o.value) == yes
-	case m.kind == wildcardMatcher && o.kind == wildcardMatcher:
-		return m.wildcard.matches(o.value)
-	case m.kind == prefixMatcher, m.kind == wildcardMatcher && m.shortest == len(m.prefix):
-		return strings.HasPrefix(o.prefix, m.prefix)
+	case m.kind == prefixMatcher, m.kind == wildcardMatcher && beginning:
+		return strings.HasPrefix(longer, prefix)
 	case m.kind == pathMatcher && o.kind == pathMatcher:
 		return m.path.covers(o.path)
 	case m.kind == cidrMatcher && o.kind == cidrMatcher:
@@ -226,8 +221,8 @@ func (m *Matcher) covers(o *Matcher) bool {
 // newTextMatcher returns the pattern of a text as `value` has it: each `*` stands for any text.
 func newTextMatcher(value string) *Matcher {
 	m := &Matcher{text: written(value), value: value}
-	if strings.Contains(value, "*") {
-		m.kind, m.wildcard = wildcardMatcher, newWildcard(value)
+	if m.program = program(appendStep(nil, textStep, value)); strings.Contains(value, "*") {
+		m.kind, m.program = wildcardMatcher, newWildcard(value)
 	}
 	return m
 }
@@ -235,7 +230,7 @@ func newTextMatcher(value string) *Matcher {
 func newPrefix(prefix string) *Matcher {
 	return &Matcher{
 		text: "{prefix: " + written(prefix) + "}", kind: prefixMatcher, value: prefix,
-		wildcard: wildcard{prefix: prefix, shortest: len(prefix)},
+		program: program(appendStep(appendStep(nil, textStep, prefix), restStep, "")),
 	}
 }
 

@@ -172,7 +172,7 @@ func displaced(patterns []pattern, older *branch) (all []*pattern) {
 		at := len(sorted)
 		for ; at > 0 && ranks[sorted[at-1]] > ranks[i]; at-- {
 			j := sorted[at-1]
-			if common[i].overlaps(&common[j].wildcard) {
+			if common[i].overlaps(common[j].program) {
 				places[i], places[j] = true, true
 			}
 			if steps--; steps < 0 {

@@ -44,7 +44,7 @@ const maxOverlay = 1000
 // glob is a text in which each `*` stands for zero or more characters.
 type glob struct {
 	text string
-	wild wildcard // with a `*` in the text
+	wild program // with a `*` in the text
 }
 
 func newGlob(text string) *glob {
@@ -57,7 +57,7 @@ func newGlob(text string) *glob {
 
 // covers reports whether a pattern, or its absence, matches a text.
 func (p *glob) covers(text string) bool {
-	return p == nil || p.text == text || strings.Contains(p.text, "*") && p.wild.matches(text)
+	return p == nil || p.text == text || strings.Contains(p.text, "*") && p.wild.test(text) == yes
 }
 
 // readOverlays reads the sources that are overlay files, and returns their indexes. Sources that a

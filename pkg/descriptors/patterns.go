@@ -132,7 +132,7 @@ func (t *tree) path(v value, fs fields) *Matcher {
 		}
 	}
 	m := &Matcher{kind: pathMatcher, path: made, joins: true, text: "{path: " + written(text)}
-	m.prefix, m.shortest = made.texts[0], len(made.texts[0])
+	m.program = made.program()
 	at, given := fs.get("count_by")
 	if given && !t.countBy(at, m) {
 		return nil
@@ -204,23 +204,25 @@ func (t *tree) regex(v value) *Matcher {
 		return nil
 	}
 	size := 0
-	program, err := syntax.Compile(parsed.Simplify())
+	compiled, err := syntax.Compile(parsed.Simplify())
 	if err == nil {
-		size = len(program.Inst)
+		size = len(compiled.Inst)
 	}
 	if size > maxRegexSize {
 		t.fail(v, "has %d instructions once compiled, must have at most %d: a repetition such as {50} counts 50 times", size, maxRegexSize)
 		return nil
 	}
-	anchored, err := regexp.Compile(`\A(?:` + parsed.String() + `)\z`) // the text may end inside \Q
+	m := &Matcher{text: "{regex: " + written(expression) + "}", kind: regexMatcher, size: size, program: newExpression(parsed)}
+	if m.program != "" {
+		return m
+	}
 	inner, innerErr := regexp.Compile(expression)
-	if err != nil || innerErr != nil { // which Parse would have reported
+	if m.regex, err = regexp.Compile(`\A(?:` + parsed.String() + `)\z`); err != nil || innerErr != nil { // which Parse would have reported
 		t.fail(v, "is %s, must be a regular expression", quote(expression))
 		return nil
 	}
-	m := &Matcher{text: "{regex: " + written(expression) + "}", kind: regexMatcher, regex: anchored, size: size}
-	m.prefix, _ = inner.LiteralPrefix()
-	m.shortest = len(m.prefix)
+	prefix, _ := inner.LiteralPrefix()
+	m.program = program(appendStep(appendTextStep(nil, textStep, prefix), moreStep, ""))
 	return m
 }
 
@@ -268,7 +270,10 @@ func (t *tree) not(v value) *Matcher {
 	if of == nil {
 		return nil
 	}
-	return &Matcher{text: "{not: " + of.text + "}", kind: notMatcher, parts: []*Matcher{of}, size: of.size}
+	return &Matcher{
+		text: "{not: " + of.text + "}", kind: notMatcher, parts: []*Matcher{of}, size: of.size,
+		program: program(appendStep(nil, notStep, "")) + of.program,
+	}
 }
 
 func (t *tree) anyOf(v value) *Matcher {
@@ -295,6 +300,7 @@ func (t *tree) anyOf(v value) *Matcher {
 		return nil
 	}
 	m.text = "{any_of: [" + strings.Join(texts, ", ") + "]}"
+	m.program = eitherProgram(m.parts)
 	return m
 }
 

@@ -204,7 +204,7 @@ func TestEarlierWildcardCoversLater(t *testing.T) {
 		{"a*a", "a*a*a", true},
 	} {
 		w := newWildcard(tt.earlier)
-		if got := w.matches(tt.later); got != tt.covers {
+		if got := w.test(tt.later) == yes; got != tt.covers {
 			t.Errorf("%q covers %q: got %t, want %t", tt.earlier, tt.later, got, tt.covers)
 		}
 	}

@@ -60,30 +60,23 @@ func withoutQuery(path string) string {
 	return before
 }
 
-// next cuts the first text and the variable after it off a path. ok is false without them.
-func (t *template) next(i int, path string) (variable, rest string, ok bool) {
-	if !strings.HasPrefix(path, t.texts[i]) {
-		return "", "", false
-	}
-	path = path[len(t.texts[i]):]
-	if i == len(t.names) {
-		return "", path, path == ""
-	}
+// next cuts a text and the variable after it off a matching path.
+func (t *template) next(i int, path string) (variable, rest string) {
+	path = strings.TrimPrefix(path, t.texts[i])
 	end := strings.IndexByte(path, '/')
 	if end < 0 {
 		end = len(path)
 	}
-	return path[:end], path[end:], end > 0
+	return path[:end], path[end:]
 }
 
-// matches reports whether a path matches. The query has no effect.
-func (t *template) matches(path string) bool {
-	path = withoutQuery(path)
-	ok := true
-	for i := 0; ok && i < len(t.texts); i++ {
-		_, path, ok = t.next(i, path)
+// program returns the program for paths. The query has no effect.
+func (t *template) program() program {
+	p := appendStep(appendStep(nil, textStep, t.texts[0]), queryStep, "")
+	for _, text := range t.texts[1:] {
+		p = appendTextStep(appendStep(p, segmentStep, ""), textStep, text)
 	}
-	return ok
+	return program(p)
 }
 
 // appendCounted appends the template with the counted variables of a matching path in it.
@@ -91,7 +84,7 @@ func (t *template) appendCounted(dst []byte, path string) []byte {
 	path = withoutQuery(path)
 	for i := range t.texts {
 		var variable string
-		variable, path, _ = t.next(i, path)
+		variable, path = t.next(i, path)
 		dst = append(dst, t.texts[i]...)
 		switch {
 		case i == len(t.names):
@@ -110,7 +103,7 @@ func (t *template) why(path string) string {
 	var all []string
 	for i, name := range t.names {
 		var variable string
-		variable, path, _ = t.next(i, path)
+		variable, path = t.next(i, path)
 		all = append(all, name+"="+variable)
 	}
 	return strings.Join(all, ", ")

@@ -123,3 +123,28 @@ func BenchmarkMatchOfForms(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkLoadOverlay loads 100,000 limits of 1000 routes without an overlay, and with as many
+// entries as an overlay may have: one for each route.
+func BenchmarkLoadOverlay(b *testing.B) {
+	const routes, each = maxOverlay, 100
+	var doc, overlay strings.Builder
+	doc.WriteString("domain: default/eg/http\ndescriptors:\n")
+	overlay.WriteString("overlay:\n")
+	for route := range routes {
+		fmt.Fprintf(&doc, "- key: httproute/default/shop%d/rule/0\n  descriptors:\n", route)
+		fmt.Fprintf(&overlay, "- {for: {domain: \"default/*\", path: [\"httproute/default/shop%d/*\", \"rule-*\"]}, set: {algorithm: token_bucket}}\n", route)
+		for i := range each {
+			fmt.Fprintf(&doc, "  - {key: rule-%d-match-0, rate_limit: {unit: hour, requests_per_unit: 1}}\n", i)
+		}
+	}
+	for _, sources := range [][]Source{{{Data: []byte(doc.String())}}, {{Data: []byte(overlay.String())}, {Data: []byte(doc.String())}}} {
+		b.Run(fmt.Sprintf("overlay=%t", len(sources) > 1), func(b *testing.B) {
+			for b.Loop() {
+				if _, warnings, err := Load(sources, Options{}); err != nil || len(warnings) > 0 {
+					b.Fatal(warnings, err)
+				}
+			}
+		})
+	}
+}

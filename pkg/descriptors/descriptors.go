@@ -8,7 +8,7 @@
 //
 // The package differs from that service on purpose in three points. A key and its value are never
 // joined: (a, b_c) has another rule and another count than (a_b, c). A `*` in a key is a plain
-// character. A key in a map wins over a merge key `<<`, as YAML has it, in any order; a warning
+// character. A key in a map wins over a merge key `<<`, as YAML has it, in any order. A warning
 // says where that makes a difference. A document in which that service ignores something loads with
 // a warning. Keys that only Weir knows are mistakes wherever they have no meaning.
 package descriptors

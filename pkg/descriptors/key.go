@@ -49,8 +49,8 @@ func AppendKey(dst []byte, domain string, entries []Entry, limit *Limit) []byte 
 
 // AppendKey appends to dst the key of a charge for one of the rule's limits, made by a descriptor
 // that the rule matches. The function [AppendKey] makes the same key, except at a level with
-// share_threshold: there the pattern replaces the value, with a mark of its own ("6*free_*" for
-// "6:free_a"). The pattern of a match has another mark, as in "15~{prefix: free_}". So all values
+// share_threshold. There the pattern replaces the value, with a mark of its own: "6*free_*" for
+// "6:free_a". The pattern of a match has another mark, as in "15~{prefix: free_}". So all values
 // of the pattern share one count, and a rule that does not share keeps its own count for "free_*".
 // A level with a path template, or with group_by, has the template or the subnet in place of the
 // value, as in "10~10.1.2.0/24".
@@ -188,7 +188,7 @@ func appendPeriod(dst []byte, period time.Duration) []byte {
 //
 //	4:edge|4:path=7:/search|9:client_id=2:c1#fixed_window/1s
 //
-// For a key without an equivalent, the result is false and dst unchanged: the original counts only
+// For a key without an equivalent, the result is false and dst unchanged. The original counts only
 // fixed windows of its units, and only one limit per rule. The original joins texts without their
 // lengths, so that different keys may have the same result; the unit is not part of the result.
 func AppendOriginalKey(dst, key []byte) (name []byte, counted bool) {

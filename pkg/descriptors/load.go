@@ -75,8 +75,8 @@ func (s Source) Equal(o Source) bool {
 // shownName returns the name of a file for messages, which have no other text than UTF-8.
 func shownName(file string) string { return strings.ToValidUTF8(file, "\uFFFD") }
 
-// Load turns documents into rules. After a mistake in any document there are no rules, and the
-// error is an [Errors] with every mistake in all documents, sorted by file and line. Warnings,
+// Load turns documents into rules. After a mistake in any document there are no rules. The
+// error is then an [Errors] with every mistake in all documents, sorted by file and line. Warnings,
 // sorted the same way, are about accepted parts that the author probably did not mean, such as
 // every part that envoyproxy/ratelimit silently ignores. No sources make rules without domains.
 //

@@ -15,12 +15,34 @@ import (
 type overlays struct {
 	entries []*overlayEntry
 	groups  bool // an entry sets a group
+
+	anchored map[anchor][]*overlayEntry
+	lengths  [anchorKinds][]int // of the texts of anchors
 }
+
+// anchor is the beginning of one text of all limits that an entry matches. So most entries need not
+// be compared with a limit.
+type anchor struct {
+	kind anchorKind
+	text string
+}
+
+// anchorKind is the text of a limit with an anchor.
+type anchorKind uint8
+
+const (
+	domainAnchor anchorKind = iota
+	nameAnchor
+	keyAnchor   // of the first entry of the descriptor
+	valueAnchor // of the first entry of the descriptor
+	anchorKinds
+)
 
 // overlayEntry is an element of overlay.
 type overlayEntry struct {
-	file string
-	line int
+	file  string
+	line  int
+	order int // among all entries
 
 	domain, name *glob // nil: any
 	path         []overlayLevel
@@ -38,7 +60,7 @@ type overlayEntry struct {
 // overlayLevel matches an entry of a descriptor.
 type overlayLevel struct{ key, value *glob } // nil: any
 
-// maxOverlay bounds the entries of all overlay files. Each limit is compared with all of them.
+// maxOverlay bounds the entries of all overlay files.
 const maxOverlay = 1000
 
 // glob is a text in which each `*` stands for zero or more characters.
@@ -53,6 +75,15 @@ func newGlob(text string) *glob {
 		p.wild = newWildcard(text)
 	}
 	return p
+}
+
+// beginning returns the text that all matching texts begin with.
+func (p *glob) beginning() string {
+	if p == nil {
+		return ""
+	}
+	before, _, _ := strings.Cut(p.text, "*")
+	return before
 }
 
 // covers reports whether a pattern, or its absence, matches a text.
@@ -110,8 +141,7 @@ func (r *reader) readOverlay(root value, to *overlays) {
 		r.readSelector(item, entry, e)
 		r.readSet(item, entry, e)
 		if len(r.errs) == before {
-			to.entries = append(to.entries, e)
-			to.groups = to.groups || e.set.has("group")
+			to.add(e)
 		}
 	}
 }
@@ -240,7 +270,7 @@ func (r *reader) try(e *overlayEntry) {
 	before, warned := len(r.errs), len(r.warnings)
 	var first []Error
 	for _, u := range units {
-		t := &tree{reader: r, domain: new(Domain), names: make(map[string]bool)}
+		t := &tree{reader: r, domain: new(Domain), names: make(map[string]bool), rule: new(Rule)}
 		t.defaults.algorithm = algorithms.FixedWindow
 		source := &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"}
 		for key, text := range map[string]string{"requests_per_unit": "100", "unit": u.String()} {
@@ -252,7 +282,8 @@ func (r *reader) try(e *overlayEntry) {
 		}
 		at := e.set[0].value
 		at.node, at.place = source, at.place.parent
-		t.overlay = &overlays{entries: []*overlayEntry{{set: e.set, deeper: true, trial: true}}}
+		t.overlay = new(overlays)
+		t.overlay.add(&overlayEntry{set: e.set, deeper: true, trial: true})
 		t.limit(at, limitForm)
 		t.readGroup(e.set, &Rule{Quota: true})
 		mistakes := slices.Clone(r.errs[before:])
@@ -271,15 +302,52 @@ func scalar(text, tag string) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: text}
 }
 
+// add adds an entry. The longest of its texts is its anchor.
+func (o *overlays) add(e *overlayEntry) {
+	e.order = len(o.entries)
+	o.entries, o.groups = append(o.entries, e), o.groups || e.set.has("group")
+	globs := [anchorKinds]*glob{domainAnchor: e.domain, nameAnchor: e.name}
+	if len(e.path) > 0 {
+		globs[keyAnchor], globs[valueAnchor] = e.path[0].key, e.path[0].value
+	}
+	var best anchor
+	for kind, p := range globs {
+		if text := p.beginning(); len(text) > len(best.text) {
+			best = anchor{anchorKind(kind), text}
+		}
+	}
+	if o.anchored == nil {
+		o.anchored = make(map[anchor][]*overlayEntry)
+	}
+	if o.anchored[best] = append(o.anchored[best], e); !slices.Contains(o.lengths[best.kind], len(best.text)) {
+		o.lengths[best.kind] = append(o.lengths[best.kind], len(best.text))
+	}
+}
+
 // find returns the first entry for a limit of a rule, nil for none.
 func (o *overlays) find(r *Rule, name string, unit Unit) (first *overlayEntry) {
-	for _, e := range o.entries {
-		if !e.matches(r, name, unit) {
-			continue
+	texts := [anchorKinds]string{domainAnchor: r.Domain, nameAnchor: name}
+	if len(r.Levels) > 0 {
+		texts[keyAnchor], texts[valueAnchor] = r.Levels[0].Key, r.Levels[0].Value
+	}
+	for kind, text := range texts {
+		for _, n := range o.lengths[kind] {
+			if n > len(text) {
+				continue
+			}
+			for _, e := range o.anchored[anchor{anchorKind(kind), text[:n]}] {
+				isFirst := first == nil || e.order < first.order
+				if (!isFirst && e.matched) || !e.matches(r, name, unit) {
+					continue
+				}
+				if e.matched = true; isFirst {
+					first = e
+				}
+			}
 		}
-		if e.matched = true; first == nil {
-			first, e.used = e, true
-		}
+	}
+	if first != nil {
+		first.used = true
 	}
 	return first
 }

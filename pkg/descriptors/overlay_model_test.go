@@ -66,7 +66,7 @@ func TestTheFirstEntryThatMatchesCounts(t *testing.T) {
 			for _, p := range path {
 				e.path = append(e.path, overlayLevel{key: newGlob(p)})
 			}
-			o.entries = append(o.entries, e)
+			o.add(e)
 			if want < 0 && slowMatch(domain, name, path, deeper, unit, r, itsName, itsUnit) {
 				want = i
 			}

@@ -375,7 +375,7 @@ func clip(s string) string {
 }
 
 // text returns a text; "" for null. Like the reference, text takes whole numbers and booleans
-// without quotes as they are written, and refuses a float: 1.10 and 1.1 are one number and two
+// without quotes as they are written. It refuses a float: 1.10 and 1.1 are one number and two
 // texts.
 func (r *reader) text(v value) (string, bool) {
 	switch {

@@ -23,16 +23,17 @@ type base struct {
 	logger      *slog.Logger
 	metrics     metrics
 	started     time.Time
-	misses      atomic.Int64              // when a caller last stopped to wait for an answer, see pulse; 0: never
-	name        [8]byte                   // of this process, for the others that share the main server
-	former      atomic.Pointer[[8]byte]   // the name of the process before, see Succeed; nil: not known
-	share       atomic.Uint64             // of this process, as Redis has told it: From and To
-	told        atomic.Bool               // see store.Health
-	processes   atomic.Int64              // that share the main server, as Redis has counted them; 0: it has not
-	assumed     atomic.Int64              // the least number of these until all of them are counted; 0: not known
-	hasCounters bool                      // there may be counters
-	given       func() algorithms.Instant // the instant, in tests; nil: Redis's time
-	silences    chan struct{}             // holds a value when a shard has been silent since the last look
+	misses      atomic.Int64                // when a caller last stopped to wait for an answer, see pulse; 0: never
+	name        [8]byte                     // of this process, for the others that share the main server
+	former      atomic.Pointer[[8]byte]     // the name of the process before, see Succeed; nil: not known
+	share       atomic.Uint64               // of this process, as Redis has told it: From and To
+	told        atomic.Bool                 // see store.Health
+	regained    atomic.Pointer[owed.Clocks] // when Redis was last found back; nil: it may be away
+	processes   atomic.Int64                // that share the main server, as Redis has counted them; 0: it has not
+	assumed     atomic.Int64                // the least number of these until all of them are counted; 0: not known
+	hasCounters bool                        // there may be counters
+	given       func() algorithms.Instant   // the instant, in tests; nil: Redis's time
+	silences    chan struct{}               // holds a value when a shard has been silent since the last look
 }
 
 // here returns the instant by this process's clock, or 0 without counters, which alone need the

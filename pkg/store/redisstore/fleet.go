@@ -29,7 +29,7 @@ type fleet struct {
 	server *server
 	script *rueidis.Lua
 	begun  chan struct{} // closed after the first beat, also one that failed
-	owes   func() bool   // this process has hits or holders to tell
+	owes   func() bool   // this process has hits or holders of an outage to tell
 
 	demand atomic.Pointer[func() uint64] // see Store.Follow; nil: the load is 0
 
@@ -116,6 +116,7 @@ func (f *fleet) away() {
 	if f.lost.CompareAndSwap(0, max(1, time.Since(f.server.started).Microseconds())) {
 		f.server.told.Store(false)
 	}
+	f.server.regained.Store(nil)
 }
 
 // returned notes that Redis is back: the next beat comes at once.

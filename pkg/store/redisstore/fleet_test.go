@@ -15,6 +15,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
@@ -349,6 +350,32 @@ func TestAProcessLearnsWhenAllHaveToldWhatTheyOwed(t *testing.T) {
 			all[2].fleet.beat(t.Context(), false)
 		}
 	}
+}
+
+// While the others tell their hits, a process decides without Redis, so hits always wait. Only hits
+// of before its return keep the others waiting. Without an outage it owes nothing.
+func TestHitsSinceTheReturnKeepNobodyWaiting(t *testing.T) {
+	s := open(t, urlOf("redis", shared(t).Address()), Options{Prefix: fmt.Sprintf("%s %d:", t.Name(), time.Now().UnixNano())})
+	c := hit("k", perAge(algorithms.FixedWindow, 1000))
+	add := func() { s.Later(&c, s.Now(c.Limit), store.Part{}) }
+	if err := s.Await(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	s.fleet.learnTold(0)
+	if add(); s.fleet.owes() {
+		t.Error("a late hit is owed without an outage")
+	}
+	s.fleet.away()
+	if add(); !s.fleet.owes() {
+		t.Error("a hit of an outage is not owed")
+	}
+	if err := s.Await(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the hits of the outage are told", func() bool {
+		add()
+		return !s.fleet.owes() && s.Stats().OwedKeys > 0
+	})
 }
 
 // Neither chance nor beats that follow each other fast change a load by much. A burst does not move

@@ -130,6 +130,25 @@ func (o *outbox) lose(hits int64) {
 	}
 }
 
+// owesOfOutage reports whether hits or holders of before the return of Redis wait. While the others
+// tell theirs, this process goes on to decide without Redis, so later hits wait nearly always.
+func (o *outbox) owesOfOutage() bool {
+	back := o.regained.Load()
+	if back == nil || o.keys.Load()+o.holders.Load() == 0 {
+		return o.keys.Load()+o.holders.Load() > 0
+	}
+	for i := range o.shards {
+		sh := &o.shards[i]
+		sh.mu.Lock()
+		owes := sh.book.OwesBefore(*back)
+		sh.mu.Unlock()
+		if owes {
+			return true
+		}
+	}
+	return false
+}
+
 func (o *outbox) clocks() owed.Clocks { return owed.Clocks{Redis: o.nowOf(false), Here: o.here()} }
 
 // owedOf returns the hits of a key that matter at an instant by the key's clock. The answer of

@@ -122,7 +122,7 @@ func newStore(o Options, connect func(redis.Target) connection) (*Store, error) 
 		return nil, err
 	}
 	s.fleet.wasReset = s.forgetSeeds
-	s.fleet.owes = func() bool { return s.keys.Load()+s.holders.Load() > 0 }
+	s.fleet.owes = func() bool { return s.fleet.lost.Load() > 0 && s.owesOfOutage() }
 	s.start(o.CountFleet)
 	return s, nil
 }
@@ -263,6 +263,8 @@ func (s *Store) Await(ctx context.Context, shard int) error {
 	if err := s.do(ctx, until, t); err != nil {
 		return err
 	}
+	now := s.clocks()
+	s.regained.Store(&now)
 	s.fleet.returned()
 	return nil
 }

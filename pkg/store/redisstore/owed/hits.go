@@ -25,6 +25,9 @@ type Hits struct {
 	ages   ages  // the same of a log
 	level  level // the same of a bucket
 	under  int64 // hits to charge that are on the way, or of a request whose outcome is open
+
+	oldest algorithms.Instant // of the hits that wait, or an earlier one; 0: none wait
+	flying algorithms.Instant // the same of the hits under way
 }
 
 // Late is how hits that Redis does not count came about.
@@ -61,14 +64,29 @@ func (b *Book) Open(c *store.Charge, at algorithms.Instant, here bool) *Hits {
 	h := b.entry(c, Late{At: at, Here: here})
 	if h != nil {
 		h.under += c.Hits
+		h.flying = earlier(h.flying, at)
 	}
 	return h
 }
 
 // Settle ends an Open of that many hits. An Add of the hits that Redis has not applied comes first.
 func (b *Book) Settle(h *Hits, hits int64) {
-	h.under -= hits
+	h.land(hits)
 	h.tidy(b)
+}
+
+func (h *Hits) land(hits int64) {
+	if h.under -= hits; h.under == 0 {
+		h.flying = 0
+	}
+}
+
+// earlier returns the earlier one of two instants. 0 is no instant.
+func earlier(x, y algorithms.Instant) algorithms.Instant {
+	if x == 0 || y != 0 && y < x {
+		return y
+	}
+	return x
 }
 
 // Owed returns the hits of a key that matter at an instant, and that the answer of Redis at that
@@ -138,6 +156,7 @@ func (h *Hits) takes(c *store.Charge, late *Late) bool {
 func (h *Hits) add(c *store.Charge, late Late) {
 	h.charge.Limit = c.Limit
 	h.at = max(h.at, late.At)
+	h.oldest = earlier(h.oldest, late.At)
 	switch {
 	case h.back || windowed(c.Limit.Algorithm):
 		h.sum = max(min(h.sum+c.Hits, mostSum), -mostSum)
@@ -198,7 +217,7 @@ func (h *Hits) expire(b *Book, now Clocks) (gone bool) {
 // forget drops the waiting hits, and returns their sum, without the gain of a bucket.
 func (h *Hits) forget() (hits int64) {
 	hits = h.sum + h.ages.sum() + h.level.added
-	h.sum, h.ages, h.level = 0, nil, level{}
+	h.sum, h.ages, h.level, h.oldest = 0, nil, level{}, 0
 	return hits
 }
 
@@ -219,6 +238,7 @@ func (h *Hits) tell(now Clocks) *Telling {
 	}
 	h.sum, h.ages = 0, nil
 	h.under += t.positive()
+	h.flying, h.oldest = earlier(h.flying, h.oldest), 0
 	return t
 }
 
@@ -259,12 +279,16 @@ func (h *Hits) told(b *Book, t *Telling, o Outcome, now Clocks) {
 		}
 	}
 	switch again := o != Applied && r == nil && !b.closed; {
-	case again && t.level.added > 0:
+	case again:
+		h.oldest = earlier(h.oldest, h.flying)
+		if t.level.added == 0 {
+			break
+		}
 		h.level.again(t.level, t.after, t.positive(), h.now(now))
 	case o == Applied && t.level.added > 0:
 		b.counts.Expired += uint64(t.level.added - min(t.level.added, t.positive()))
 	}
-	h.under -= t.positive()
+	h.land(t.positive())
 	h.tidy(b)
 }
 

@@ -72,7 +72,7 @@ func (b *Book) Leave(at Clocks) (all []Left) {
 func (h *Hits) leave(now Clocks) Left {
 	v := h.level
 	t := h.tell(now)
-	h.under -= t.positive()
+	h.land(t.positive())
 	l := Left{Here: h.here, Fix: h.fix}
 	if v.added > 0 {
 		l.Part = store.Part{Full: max(v.full, algorithms.IdleAt(v.limit, v.told)), Mine: v.mine, Of: v.of}

@@ -220,6 +220,26 @@ func (b *Book) Close() {
 	b.nHits, b.nHolder = 0, 0
 }
 
+// OwesBefore reports whether hits or events of before an instant wait, or are on the way. The
+// answer is true for a moment longer if several calls tell them.
+func (b *Book) OwesBefore(at Clocks) bool {
+	for _, all := range b.hits {
+		for _, h := range all {
+			if first := earlier(h.oldest, h.flying); first != 0 && first < h.now(at) {
+				return true
+			}
+		}
+	}
+	for _, all := range b.holders {
+		for _, h := range all {
+			if h.events[0].at < at.Redis {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Rests reports whether a look would find nothing that expires. Clocks step, so a book rests for
 // ten seconds at most.
 func (b *Book) Rests(now time.Time) bool { return b.nHolder == 0 && now.Before(b.rests) }

@@ -160,6 +160,9 @@ func (f *far) run(command []string) string {
 		return "-" + *text + "\r\n"
 	}
 	request := []byte(command[3+keys])
+	if len(request) > 16 && request[16] == isSeeding {
+		return fmt.Sprintf(":%d\r\n", keys)
+	}
 	if f.ran != nil {
 		f.ran(request)
 	}

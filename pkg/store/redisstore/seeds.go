@@ -3,7 +3,6 @@ package redisstore
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"hash/maphash"
 	"log/slog"
@@ -32,7 +31,7 @@ type seeds struct {
 	shards [seedShards]seedShard
 
 	seeding  sync.Mutex    // held while the server gets states back; guards since
-	since    time.Time     // of the first try after the last restart; zero: there was no try
+	since    time.Time     // of the first try at a server that serves, after the last restart; zero: there was no try
 	restarts atomic.Uint64 // of the connection, after which the server has got the states back
 }
 
@@ -218,6 +217,7 @@ func (s *server) seed(ctx context.Context) {
 	restarts := s.connection.Restarts()
 	client, err := s.connection.Client()
 	if err != nil {
+		s.seeds.since = time.Time{}
 		return // the connection logs why
 	}
 	if s.seeds.since.IsZero() {
@@ -225,6 +225,10 @@ func (s *server) seed(ctx context.Context) {
 	}
 	written, err := s.giveBack(ctx, client)
 	s.metrics.seeded.Add(uint64(written))
+	if !s.cluster && unapplied(err) { // such as LOADING: it serves nobody, so nobody waits for the states
+		s.seeds.since = time.Time{}
+		return
+	}
 	gaveUp := err != nil && time.Since(s.seeds.since) > seedTime
 	if err != nil && !gaveUp {
 		return
@@ -244,7 +248,8 @@ func (s *server) seed(ctx context.Context) {
 	s.logger.LogAttrs(context.Background(), slog.LevelWarn, "redis came back without our counts, which were put back", attrs...)
 }
 
-// giveBack sends the states, some at a time, and returns how many the server did not have.
+// giveBack sends the states, some at a time, and returns the number of states that the server did
+// not have, and the first error.
 func (s *server) giveBack(ctx context.Context, client rueidis.Client) (written int, err error) {
 	items := s.items()
 	for len(items) > 0 {
@@ -252,13 +257,12 @@ func (s *server) giveBack(ctx context.Context, client rueidis.Client) (written i
 		round, cancel := context.WithTimeout(ctx, seedTime)
 		results := s.seedScript.ExecMulti(round, client, seedCalls(items[:n], s.givenNow())...)
 		cancel()
-		var errs []error
 		for _, r := range results {
-			more, err := r.AsInt64()
-			errs = append(errs, s.connection.Report(err))
+			more, failed := r.AsInt64()
+			err = cmp.Or(err, s.connection.Report(failed))
 			written += int(more)
 		}
-		if err := errors.Join(errs...); err != nil {
+		if err != nil {
 			return written, err
 		}
 		if items = items[n:]; len(items) > 0 {

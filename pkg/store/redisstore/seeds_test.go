@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/logtest"
@@ -323,6 +325,51 @@ func TestCorrectionsCountInTheStatesThatComeBack(t *testing.T) {
 					t.Errorf("%s: %d pass after the restart, want %d", key, n, want)
 				}
 			}
+		})
+	}
+}
+
+// restarting is a far server that restarts.
+type restarting struct {
+	*far
+
+	restarts atomic.Uint64
+}
+
+func (r *restarting) Restarts() uint64 { return r.restarts.Load() }
+
+// A server that restarts with much data loads it for many seconds, and refuses all commands. An
+// older snapshot lacks counts. But a server that serves without ever taking states back is used.
+func TestAServerThatLoadsItsDataForLongGetsItsCountsBack(t *testing.T) {
+	for _, test := range []struct {
+		refusal string
+		waits   bool
+	}{
+		{"LOADING Redis is loading the dataset in memory", true},
+		{"ERR something else", false},
+	} {
+		t.Run(test.refusal, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := &restarting{far: &far{trip: func() time.Duration { return time.Millisecond }}}
+				s := awayBy(t, r.far, r, Options{})
+				now := s.Now(yearly(algorithms.FixedWindow, 10))
+				s.main.seeds.learn("key", &kept{limit: yearly(algorithms.FixedWindow, 10), state: algorithms.StateOf(now, 1, 0)}, now)
+				r.error.Store(&test.refusal)
+				r.restarts.Store(1)
+				time.Sleep(2 * seedTime)
+				if got := s.main.seeds.pending(r); got != test.waits {
+					t.Errorf("%v after the restart this process waits: %t; want %t", 2*seedTime, got, test.waits)
+				}
+				r.error.Store(nil)
+				time.Sleep(2 * seedTick)
+				want := uint64(0)
+				if test.waits {
+					want = 1
+				}
+				if got := s.Stats().SeededKeys; got != want || s.main.seeds.pending(r) {
+					t.Errorf("%d keys got their states back, and the process waits: %t; want %d, and false", got, s.main.seeds.pending(r), want)
+				}
+			})
 		})
 	}
 }

@@ -49,17 +49,6 @@ follows from it.
 		}
 	}
 	b.WriteString(`
-## Variables of earlier versions
-
-With one of these in the environment ` + "`ratelimit`" + ` does not start.
-
-| variable | in its place |
-|---|---|
-`)
-	for _, r := range removedVariables() {
-		fmt.Fprintf(&b, "| %s | %s |\n", r.name, r.instead)
-	}
-	b.WriteString(`
 Variables of other parts: ` + "`DOG_STATSD_MOGRIFIER_<NAME>_PATTERN`, `_NAME` and `_TAGS`" + ` belong to USE_DOG_STATSD_MOGRIFIERS, ` +
 		"`OTEL_*`" + `
 to TRACING_ENABLED, and ` + "`GOMEMLIMIT`, `GOGC` and `GOMAXPROCS`" + ` to the Go runtime. ` + "`GOSTATS_*`" + ` have no effect.

@@ -35,11 +35,6 @@ func readConfig(environ []string) (config, error) {
 		}
 	}
 	errs = append(errs, c.readMogrifiers(given)...)
-	for _, r := range removedVariables() {
-		if _, found := given[r.name]; found {
-			errs = append(errs, fmt.Errorf("%s: is not a setting any more: %s", r.name, r.instead))
-		}
-	}
 	// Mistakes in combinations are useful once each variable is right.
 	if err := errors.Join(errs...); err != nil {
 		return c, err

@@ -45,15 +45,6 @@ What is no setting, in the file or with a name that starts with ` + "`WEIR_`" + 
 		fmt.Fprintf(&b, "| `--%s` | `%s` | %s | %s |\n", s.name, s.variable(), usual, help)
 	}
 	b.WriteString(`
-These settings of earlier versions are refused, wherever they are given:
-
-| setting | in its place |
-|---|---|
-`)
-	for _, r := range removedSettings() {
-		fmt.Fprintf(&b, "| `%s` | %s |\n", r.name, r.instead)
-	}
-	b.WriteString(`
 The settings file may also hold rules, as a list of rule documents under ` + "`domains`" + `:
 
 ` + "```yaml" + `

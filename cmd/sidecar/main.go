@@ -104,18 +104,13 @@ func noCommand(cmd *cobra.Command, args []string) error {
 	return usage("%q is not a command%s\nrun sidecar --help for all commands", args[0], meant(args[0], names))
 }
 
-// meantFlag completes the error about a flag that there is not, or not any more.
+// meantFlag completes the error about a flag that there is not.
 func meantFlag(flags *pflag.FlagSet, err error) error {
 	unknown, ok := err.(*pflag.NotExistError) //nolint:errorlint // pflag returns it as it is
 	if !ok {
 		return err
 	}
 	name := unknown.GetSpecifiedName()
-	for _, r := range removedSettings() {
-		if r.name == name {
-			return notASetting("--"+name, name, "")
-		}
-	}
 	var names []string
 	flags.VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
 	return fmt.Errorf("%w%s", err, meant("--"+name, names))

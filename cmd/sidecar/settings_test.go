@@ -240,33 +240,6 @@ grpc:
 	}
 }
 
-func TestARemovedSettingIsRefusedWithTheNameOfItsReplacement(t *testing.T) {
-	current := make(map[string]bool)
-	for _, s := range table(new(config)) {
-		current[s.name] = true
-	}
-	for _, r := range removedSettings() {
-		if current[r.name] {
-			t.Errorf("%s: is removed and in the table", r.name)
-		}
-		text := ": is not a setting any more: " + r.instead
-		variable := setting{name: r.name}.variable()
-		t.Setenv(variable, "1")
-		file := settingsFile(t, "weir.yaml", r.name+": 1\n")
-		_, err := read(t, "--rules=r", "--config", file)
-		if want := variable + text + "\n" + file + ": " + r.name + text; err == nil || err.Error() != want {
-			t.Errorf("got  %v\nwant %s", err, want)
-		}
-		unset(t, variable)
-		for _, command := range []string{"serve", "check"} {
-			err = run(t.Context(), []string{command, "--" + r.name + "=1"}, strings.NewReader(""), io.Discard, io.Discard)
-			if want := "--" + r.name + text + "\n"; err == nil || !strings.HasPrefix(err.Error(), want) {
-				t.Errorf("%s: got  %v\nwant %s", command, err, want)
-			}
-		}
-	}
-}
-
 func TestSettingsThatDoNotGoTogetherAreRefused(t *testing.T) {
 	_, err := read(t, "--grpc-address=", "--http-address=")
 	if err == nil || strings.Count(err.Error(), "\n") != 1 || !strings.Contains(err.Error(), "rules: no source is set") ||

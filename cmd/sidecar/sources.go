@@ -146,7 +146,7 @@ func mergeFile(v *viper.Viper, file string, all []setting) []error {
 		switch {
 		case top == "domains": // rules, not settings: Rules.Settings has the file
 		case !slices.Contains(names, name):
-			errs = append(errs, notASetting(file+": "+key, name, meant(name, append(names, "domains"))))
+			errs = append(errs, fmt.Errorf("%s: %s: is not a setting%s", file, key, meant(name, append(names, "domains"))))
 		case known[name] != nil:
 			errs = append(errs, fmt.Errorf("%s: %s: is given twice, with '-' and with '_'", file, key))
 		case read.Get(key) == nil:
@@ -179,8 +179,7 @@ func unknownVariables(environ []string, all []setting) []error {
 		if !strings.HasPrefix(name, environmentPrefix) || slices.Contains(names, name) || notOurs(name, content) {
 			continue
 		}
-		flag := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, environmentPrefix)), "_", "-")
-		errs = append(errs, notASetting(name, flag, meant(name, names)))
+		errs = append(errs, fmt.Errorf("%s: is not a setting%s", name, meant(name, names)))
 	}
 	return errs
 }

@@ -45,5 +45,6 @@ done
 # As `go install …@v$version` does it, from the files of this tree.
 WEIR_INSTALL=1 go -C deploy test -count=1 -run GoInstall ./release
 go -C deploy run ./release -version "$version" -revision "$revision" -time "$seconds" -out "$PWD/dist"
+WEIR_RELEASE="$PWD/dist" go -C deploy test -count=1 -run StartAsContainers ./release
 (cd dist && sha256sum -- *.tar.gz *.tgz *.json >SHA256SUMS)
 (cd dist && du -sh --apparent-size -- *.tar.gz *.tgz *.json SHA256SUMS images)

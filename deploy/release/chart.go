@@ -1,9 +1,14 @@
 package main
 
 import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"helm.sh/helm/v3/pkg/chart/loader"
@@ -21,8 +26,48 @@ func saveChart(o options) error {
 		return fmt.Errorf("helm/weir/Chart.yaml: version %s and appVersion %s, must be %s", chart.Metadata.Version, chart.Metadata.AppVersion, o.version)
 	}
 	chart.Metadata.Version, chart.Metadata.AppVersion = o.version, o.version
-	_, err = chartutil.Save(chart, o.out) // validates the chart too
-	return err
+	file, err := chartutil.Save(chart, o.out) // validates the chart too
+	if err != nil {
+		return err
+	}
+	return setTimes(file, o.created)
+}
+
+// setTimes gives all files of a packed chart one time. Helm gives them the time of the packing, so
+// no two packings would have the same bytes.
+func setTimes(file string, to time.Time) error {
+	packed, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	unzipped, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return err
+	}
+	var result bytes.Buffer
+	zipped := gzip.NewWriter(&result)
+	zipped.Header = unzipped.Header // Helm marks its packages there
+	from, into := tar.NewReader(unzipped), tar.NewWriter(zipped)
+	for {
+		header, err := from.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		header.ModTime = to
+		if err := into.WriteHeader(header); err != nil {
+			return err
+		}
+		if _, err := io.Copy(into, from); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(into.Close(), zipped.Close()); err != nil {
+		return err
+	}
+	return os.WriteFile(file, result.Bytes(), 0o644)
 }
 
 // pushChart sends the packed chart to PUSH/charts/weir, as the user of `docker login` or `helm

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"archive/tar"
+	"compress/gzip"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http/httptest"
@@ -139,6 +142,32 @@ func checkImage(t *testing.T, tag name.Tag, platform v1.Platform, one v1.Image, 
 	if config.Platform().String() != platform.String() || c.User != "65532:65532" || !slices.Equal(c.Entrypoint, []string{entry}) ||
 		c.Labels["org.opencontainers.image.version"] != version || c.Labels["org.opencontainers.image.revision"] != "f00d" || config.Created.Unix() != 1e9 {
 		t.Errorf("%s for %s: got the settings %+v", tag, platform, config)
+	}
+}
+
+// Helm gives the files of a chart the present time.
+func TestFilesOfTheChartHaveTheTimeOfTheCommit(t *testing.T) {
+	packed, err := os.Open(options{version: version, out: makeRelease(t)}.chartFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer packed.Close()
+	unzipped, err := gzip.NewReader(packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := tar.NewReader(unzipped)
+	for n := 0; ; n++ {
+		header, err := files.Next()
+		if errors.Is(err, io.EOF) && n > 0 {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if header.ModTime.Unix() != 1e9 {
+			t.Errorf("%s has the time %s", header.Name, header.ModTime)
+		}
 	}
 }
 

@@ -33,8 +33,8 @@ type Options struct {
 // New returns a middleware: a function that puts a handler behind limits. Answers get the headers
 // RateLimit and RateLimit-Policy of draft-ietf-httpapi-ratelimit-headers-11, the older
 // RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset, and Retry-After on a denial that ends.
-// Names of headers have no case: net/http sends Ratelimit for RateLimit. The error says which option
-// is missing.
+// Names of headers have no case: net/http sends Ratelimit for RateLimit. The error says which
+// option is missing.
 func New(o Options) (func(http.Handler) http.Handler, error) {
 	var errs []error
 	if o.Limiter == nil {

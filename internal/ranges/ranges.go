@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Set is a set of ranges. A range takes at most 52 bytes. Immutable, and safe for concurrent use.
+// Set is a set of ranges. A range takes at most 36 bytes. Immutable, and safe for concurrent use.
 type Set struct {
 	count  int // of ranges, each once
 	v4, v6 intervals
@@ -22,17 +22,13 @@ type Set struct {
 // one. The first one is 0. index has the places of the addresses by their distance from base, of
 // which shift bits do not count. A search looks at one part of the list.
 type intervals struct {
-	all  []interval
-	lows []uint64 // of the addresses; nil: all are 0
+	highs []uint64 // of the addresses
+	lows  []uint64 // of the addresses; nil: all are 0
+	bits  []uint8  // of the longest range from there on: the length of the prefix and one; 0: no range
 
 	base  uint64
 	shift uint8
 	index []uint32 // of each distance, the place of the first address; one more is the end. nil: a short list
-}
-
-type interval struct {
-	high uint64 // of the address
-	bits uint8  // of the longest range from there on: the length of the prefix and one; 0: no range
 }
 
 // address is an address as a number: IPv4 has 32 bits of the high part.
@@ -63,7 +59,7 @@ func (a address) next() (after address, ok bool) {
 // Range is the addresses of one prefix. The zero value is no range.
 type Range struct {
 	first, last address
-	bits        uint8 // as in an interval
+	bits        uint8 // as in intervals
 	isV6        bool
 }
 
@@ -130,7 +126,7 @@ func (s *Set) Len() int { return s.count }
 
 // IsIPv4 reports whether all ranges are of IPv4. Then an address in the set begins with a digit, or
 // with a colon.
-func (s *Set) IsIPv4() bool { return len(s.v6.all) == 1 && s.v6.all[0].bits == 0 }
+func (s *Set) IsIPv4() bool { return len(s.v6.bits) == 1 && s.v6.bits[0] == 0 }
 
 // maxPacked is the most ranges that Pack packs.
 const maxPacked = 8
@@ -141,15 +137,15 @@ func (s *Set) Pack() string {
 		return ""
 	}
 	var packed []byte
-	for i, x := range s.v4.all {
-		if x.bits == 0 {
+	for i, first := range s.v4.highs {
+		if s.v4.bits[i] == 0 {
 			continue
 		}
 		after := uint64(1) << 32
-		if i+1 < len(s.v4.all) {
-			after = s.v4.all[i+1].high >> 32
+		if i+1 < len(s.v4.highs) {
+			after = s.v4.highs[i+1] >> 32
 		}
-		packed = binary.BigEndian.AppendUint32(packed, uint32(x.high>>32))
+		packed = binary.BigEndian.AppendUint32(packed, uint32(first>>32))
 		packed = binary.BigEndian.AppendUint32(packed, uint32(after-1))
 	}
 	return string(packed)
@@ -222,9 +218,9 @@ func newIntervals(ranges []Range) intervals {
 	for len(b.open) > 0 {
 		b.end()
 	}
-	made := intervals{all: make([]interval, len(b.firsts))}
+	made := intervals{highs: make([]uint64, len(b.firsts)), bits: slices.Clone(b.bits)}
 	for i, first := range b.firsts {
-		made.all[i] = interval{first.high, b.bits[i]}
+		made.highs[i] = first.high
 		if first.low > 0 && made.lows == nil {
 			made.lows = make([]uint64, len(b.firsts))
 		}
@@ -236,18 +232,19 @@ func newIntervals(ranges []Range) intervals {
 	return made
 }
 
-// makeIndex makes an index with about half as many places as the list. A short list has none.
+// makeIndex makes an index with a place for about four of the list: their addresses fill one line of
+// a cache. A short list has none.
 func (s *intervals) makeIndex() {
 	const short = 8
-	n := len(s.all)
+	n := len(s.highs)
 	if n <= short {
 		return
 	}
-	s.base = s.all[min(1, n-1)].high
-	s.shift = uint8(bits.Len64((s.all[n-1].high - s.base) / (uint64(n)/2 + 1)))
-	s.index = make([]uint32, s.distance(s.all[n-1].high)+2)
+	s.base = s.highs[1]
+	s.shift = uint8(bits.Len64((s.highs[n-1] - s.base) / (uint64(n)/4 + 1)))
+	s.index = make([]uint32, s.distance(s.highs[n-1])+2)
 	for i := n - 1; i > 0; i-- {
-		s.index[s.distance(s.all[i].high)] = uint32(i)
+		s.index[s.distance(s.highs[i])] = uint32(i)
 	}
 	s.index[len(s.index)-1] = uint32(n)
 	for i := len(s.index) - 2; i >= 0; i-- { // a distance without addresses is where the next one begins
@@ -265,7 +262,7 @@ func (s *intervals) find(x address) int {
 	if x.high < s.base {
 		return 0
 	}
-	at, left := 0, len(s.all)-1 // the address with place at is not after x
+	at, left := 0, len(s.highs)-1 // the address with place at is not after x
 	if s.index != nil {
 		d := min(s.distance(x.high), uint64(len(s.index)-2))
 		at = int(s.index[d]) - 1
@@ -273,7 +270,7 @@ func (s *intervals) find(x address) int {
 	}
 	for left > 0 {
 		half := (left + 1) / 2
-		high := s.all[at+half].high
+		high := s.highs[at+half]
 		if high < x.high || high == x.high && (s.lows == nil || s.lows[at+half] <= x.low) {
 			at += half
 		}
@@ -320,7 +317,7 @@ func (s *Set) find(a netip.Addr) (length int, ok bool) {
 	if a.Is4() {
 		of = &s.v4
 	}
-	length = int(of.all[of.find(newAddress(a))].bits) - 1
+	length = int(of.bits[of.find(newAddress(a))]) - 1
 	return length, length >= 0
 }
 
@@ -329,10 +326,10 @@ func (s *Set) Sum() (sum [sha256.Size]byte) {
 	hash := sha256.New()
 	var text []byte
 	for _, of := range [...]*intervals{&s.v4, &s.v6} {
-		for i := range of.all {
+		for i := range of.highs {
 			first := of.at(i)
 			text = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(text[:0], first.high), first.low)
-			_, _ = hash.Write(append(text, of.all[i].bits)) // a hash never fails
+			_, _ = hash.Write(append(text, of.bits[i])) // a hash never fails
 		}
 		_, _ = hash.Write([]byte{0})
 	}
@@ -343,9 +340,9 @@ func (s *Set) Sum() (sum [sha256.Size]byte) {
 // at returns the address with a place in the list.
 func (s *intervals) at(i int) address {
 	if s.lows == nil {
-		return address{high: s.all[i].high}
+		return address{high: s.highs[i]}
 	}
-	return address{s.all[i].high, s.lows[i]}
+	return address{s.highs[i], s.lows[i]}
 }
 
 // Covers reports whether all addresses of another set are in s too. If the other set has more than
@@ -354,18 +351,18 @@ func (s *Set) Covers(o *Set) bool { return s.v4.covers(&o.v4) && s.v6.covers(&o.
 
 func (s *intervals) covers(o *intervals) bool {
 	const most = 1000
-	if len(o.all) > most {
+	if len(o.highs) > most {
 		return false
 	}
-	for i := range o.all {
-		if o.all[i].bits == 0 {
+	for i := range o.highs {
+		if o.bits[i] == 0 {
 			continue
 		}
-		for at := s.find(o.at(i)); at < len(s.all); at++ {
-			if i+1 < len(o.all) && s.at(at).compare(o.at(i+1)) >= 0 {
+		for at := s.find(o.at(i)); at < len(s.highs); at++ {
+			if i+1 < len(o.highs) && s.at(at).compare(o.at(i+1)) >= 0 {
 				break
 			}
-			if s.all[at].bits == 0 {
+			if s.bits[at] == 0 {
 				return false
 			}
 		}

@@ -3,6 +3,7 @@ package reload_test
 import (
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -79,6 +80,43 @@ func TestABadOverlayKeepsTheOldOneAndAConflictRefusesOneDocument(t *testing.T) {
 	err := r.Push(t.Context(), []descriptors.Source{fromPlane("shop", 20_000), fromPlane("other", 6)})
 	if err == nil || !strings.HasPrefix(err.Error(), "xds:shop: ") || requests(limits, "other") != 6 || requests(limits, "shop") != 5 {
 		t.Errorf("a push above the bound of a log: got %v, %d and %d; want xds:shop refused alone", err, requests(limits, "shop"), requests(limits, "other"))
+	}
+}
+
+// Neither the new overlay fits the old document, nor the new document the old overlay. Whichever
+// comes last brings both into force. Before that the old ones stay.
+func TestAnOverlayAndADocumentThatFitOnlyEachOtherComeIntoForceTogether(t *testing.T) {
+	const logOfTen = "overlay:\n- for: {domain: shop}\n  set: {algorithm: sliding_window_log}\n"
+	for _, overlayFirst := range []bool{true, false} {
+		states := must.Get(memstore.New(memstore.Options{}))(t)
+		defer states.Close()
+		limits := must.Get(limiter.New(states, limiter.Options{Now: time.Now}))(t)
+		file := filepath.Join(t.TempDir(), "overlay.yaml")
+		write(t, file, "overlay:\n- for: {domain: shop}\n  set: {align: {to: calendar, zone: UTC, day: 15}}\n")
+		r := loaderOf(t, limits, file)
+		monthly, hourly := fromPlane("shop", 20_000), fromPlane("shop", 5) // too many for a log, and no month for the calendar
+		monthly.Data = []byte(strings.Replace(string(monthly.Data), "hour", "month", 1))
+		must.Do(t, r.Push(t.Context(), []descriptors.Source{monthly}))
+		changes := []func() error{
+			func() error { write(t, file, logOfTen); return r.Reload(t.Context()) },
+			func() error { return r.Push(t.Context(), []descriptors.Source{hourly}) },
+		}
+		if !overlayFirst {
+			slices.Reverse(changes)
+		}
+		if err := changes[0](); err == nil || requests(limits, "shop") != 20_000 {
+			t.Errorf("overlay first %t: got %v and %d requests, want a refusal and the old rules", overlayFirst, err, requests(limits, "shop"))
+		}
+		if err := changes[1](); err != nil {
+			t.Errorf("overlay first %t: got %v, want none", overlayFirst, err)
+		}
+		limit := limits.Rules().Domain("shop").Match([]descriptors.Entry{{Key: "user", Value: "x"}}).Limits[0]
+		if limit.Requests != 5 || limit.Algorithm != algorithms.SlidingWindowLog || len(r.Status().Errors) > 0 {
+			t.Errorf("overlay first %t: got %+v and the mistakes %q, want both new ones", overlayFirst, limit, r.Status().Errors)
+		}
+		if err := r.Push(t.Context(), []descriptors.Source{hourly}); err != nil {
+			t.Errorf("overlay first %t: the same push once more: got %v", overlayFirst, err)
+		}
 	}
 }
 

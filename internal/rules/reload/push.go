@@ -24,8 +24,9 @@ import (
 // each is the name of the bad document. Status shows the reasons, and Push logs them. After any
 // other error nothing has changed.
 //
-// The Reloader tries refused documents again when the rules of the files change. A call with the
-// same documents as the call before does nothing and returns the same error.
+// The Reloader tries refused documents again when the rules of the files change. Files that did not
+// fit the documents in force are tried again beside the documents of each call. A call with the same
+// documents as the call before does nothing and returns the same error.
 func (r *Reloader) Push(ctx context.Context, documents []descriptors.Source) error {
 	if !r.options.Pushed {
 		return errors.New("reload: rules were not to be pushed")
@@ -78,40 +79,77 @@ func (r *Reloader) rankOf(s descriptors.Source) rank {
 	}
 }
 
-func (r *Reloader) pushLocked(ctx context.Context, documents []descriptors.Source) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
+// choice is the best rules of files and documents.
+type choice struct {
+	rules    *descriptors.Rules
+	warnings []descriptors.Warning
+	good     map[string]descriptors.Source // documents, by name
+	refused  descriptors.Errors
+}
+
+// choose judges files beside documents, of which bad ones are left out. The error is about the
+// files, or the documents in force.
+func (r *Reloader) choose(files, documents []descriptors.Source) (choice, error) {
 	next := make(map[string]candidate, len(documents))
 	for _, s := range documents {
 		next[s.Name] = candidate{s, r.rankOf(s)}
 	}
 	var refused descriptors.Errors
-	rules, warnings, err := r.judge(r.files, byRank(next))
+	rules, warnings, err := r.judge(files, byRank(next))
 	for err != nil {
 		mistakes, ok := errors.AsType[descriptors.Errors](err)
 		if !ok || !r.dropLocked(next, mistakes) {
-			return fmt.Errorf("rules in force: %w", err) // only documents that were not pushed have mistakes
+			return choice{}, fmt.Errorf("rules in force: %w", err) // only documents that were not pushed have mistakes
 		}
 		refused = append(refused, mistakes...)
-		rules, warnings, err = r.judge(r.files, byRank(next))
+		rules, warnings, err = r.judge(files, byRank(next))
 	}
 	good := make(map[string]descriptors.Source, len(next))
 	for name, c := range next {
 		good[name] = c.Source
 	}
 	if r.options.MergeDomains { // the order of documents has a meaning, which must not depend on their ranks
-		if rules, warnings, err = r.judge(r.files, byName(good)); err != nil {
-			return fmt.Errorf("rules that were good: %w", err)
+		if rules, warnings, err = r.judge(files, byName(good)); err != nil {
+			return choice{}, fmt.Errorf("rules that were good: %w", err)
 		}
+	}
+	return choice{rules, warnings, good, refused}, nil
+}
+
+func (r *Reloader) pushLocked(ctx context.Context, documents []descriptors.Source) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if r.waiting != nil && r.togetherLocked(ctx, *r.waiting, documents) {
+		return nil
+	}
+	c, err := r.choose(r.files, documents)
+	if err != nil {
+		return err
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	before := r.pushed
-	r.requested, r.pushed, r.judged, r.refusal = documents, good, true, nil
+	return r.bringLocked(ctx, documents, c)
+}
+
+// togetherLocked puts files and all documents in force, or reports false: some of them are bad.
+func (r *Reloader) togetherLocked(ctx context.Context, read reading, documents []descriptors.Source) bool {
+	c, err := r.choose(read.sources, documents)
+	if err != nil || len(c.refused) > 0 || ctx.Err() != nil {
+		return false
+	}
+	r.keepLocked(read)
+	_ = r.bringLocked(ctx, documents, c) // which has nothing refused
+	return true
+}
+
+// bringLocked puts a choice of documents in force.
+func (r *Reloader) bringLocked(ctx context.Context, documents []descriptors.Source, c choice) error {
+	before, refused := r.pushed, c.refused
+	r.requested, r.pushed, r.judged, r.refusal = documents, c.good, true, nil
 	if len(refused) == 0 || !maps.EqualFunc(before, r.pushed, descriptors.Source.Equal) {
-		r.setLocked(ctx, rules, warnings)
+		r.setLocked(ctx, c.rules, c.warnings)
 	}
 	if len(refused) == 0 {
 		return nil

@@ -52,6 +52,7 @@ type Reloader struct {
 	mu        sync.Mutex                    // guards all below; held through an attempt, so that attempts come one after another
 	attempted reading                       // the mark of the last attempt, successful or not
 	files     []descriptors.Source          // in force; without their data if nothing is pushed
+	waiting   *reading                      // files that do not fit the documents in force; nil: none
 	sizes     map[string]int                // of files, by name, in bytes
 	tables    *tables                       // of files; nil before the first
 	requested []descriptors.Source          // the documents of the last Push, refused ones included
@@ -176,12 +177,22 @@ func (r *Reloader) attemptLocked(ctx context.Context, read reading) error {
 		return context.Cause(ctx) // the caller has given up
 	}
 	read.prints = read.tables.prints()
-	r.attempted = *read.mark()
+	r.attempted, r.waiting = *read.mark(), nil
 	r.remember(read.tables, r.tables)
 	err := errors.Join(read.err, loadErr)
 	if err == nil && len(rules.Domains()) == 0 && !r.options.Pushed {
 		if err = ErrNoRules; r.options.Hint != "" {
 			err = fmt.Errorf("%w: %s", ErrNoRules, r.options.Hint)
+		}
+	}
+	if err != nil && read.err == nil && r.judged { // the last documents, of which some were refused, may fit
+		if r.togetherLocked(ctx, read, r.requested) {
+			return nil
+		}
+		mistakes, _ := errors.AsType[descriptors.Errors](loadErr)
+		isOfFile := func(e descriptors.Error) bool { _, is := r.pushed[e.File]; return !is }
+		if !slices.ContainsFunc(mistakes, isOfFile) {
+			r.waiting = &read
 		}
 	}
 	if err != nil {
@@ -201,6 +212,7 @@ func (r *Reloader) attemptLocked(ctx context.Context, read reading) error {
 // keepLocked keeps the files of a reading, which come into force. r.mu must be held.
 func (r *Reloader) keepLocked(read reading) {
 	r.files, r.tables, r.sizes = slices.Clone(read.sources), read.tables, make(map[string]int, len(read.sources))
+	r.waiting = nil
 	for i := range r.files {
 		r.sizes[r.files[i].Name] = len(r.files[i].Data)
 		if !r.options.Pushed { // a push judges the files once more

@@ -232,8 +232,8 @@ func newIntervals(ranges []Range) intervals {
 	return made
 }
 
-// makeIndex makes an index with a place for about four of the list: their addresses fill one line of
-// a cache. A short list has none.
+// makeIndex makes an index with a place for about four of the list. Their addresses fill one line
+// of a cache. A short list has none.
 func (s *intervals) makeIndex() {
 	const short = 8
 	n := len(s.highs)

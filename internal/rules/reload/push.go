@@ -25,8 +25,8 @@ import (
 // other error nothing has changed.
 //
 // The Reloader tries refused documents again when the rules of the files change. Files that did not
-// fit the documents in force are tried again beside the documents of each call. A call with the same
-// documents as the call before does nothing and returns the same error.
+// fit the documents in force are tried again beside the documents of each call. A call with the
+// same documents as the call before does nothing and returns the same error.
 func (r *Reloader) Push(ctx context.Context, documents []descriptors.Source) error {
 	if !r.options.Pushed {
 		return errors.New("reload: rules were not to be pushed")

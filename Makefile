@@ -55,7 +55,7 @@ RUN = failed=0; trap 'exit 130' INT; run() { (set -x; "$$@") || failed=1; }; end
 # there are cores.
 PARALLEL = -parallel $$((3 * $$(getconf _NPROCESSORS_ONLN)))
 # `make check` vets.
-GOTEST = go test -vet=off $(PARALLEL) $(TESTFLAGS) -timeout 15m
+GOTEST = go test -vet=off $(PARALLEL) $(TESTFLAGS) -timeout 30m
 # The race detector sleeps this long at each end of a program, by default a second.
 export GORACE := atexit_sleep_ms=10 $(GORACE)
 

@@ -17,16 +17,21 @@ import (
 // readAll returns all documents of a YAML file.
 func readAll(t *testing.T, file string) list {
 	t.Helper()
-	content := parts.Read(t, file)
+	return documents(t, file, parts.Read(t, file))
+}
+
+// documents returns all documents of a YAML text.
+func documents(t *testing.T, name, text string) list {
+	t.Helper()
 	var all list
-	decoder := yaml.NewDecoder(strings.NewReader(content))
+	decoder := yaml.NewDecoder(strings.NewReader(text))
 	for {
 		var document any
 		switch err := decoder.Decode(&document); {
 		case errors.Is(err, io.EOF):
 			return all
 		case err != nil:
-			t.Fatalf("%s: %v", file, err)
+			t.Fatalf("%s: %v\n%s", name, err, text)
 		}
 		all = append(all, document)
 	}

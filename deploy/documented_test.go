@@ -2,8 +2,6 @@ package deploy
 
 import (
 	"encoding/json"
-	"errors"
-	"io"
 	"maps"
 	"net/http"
 	"os"
@@ -48,18 +46,7 @@ func (p page) objects(t *testing.T) list {
 		for line := range strings.Lines(block[1] + block[3]) {
 			text.WriteString(strings.TrimPrefix(line, block[2]))
 		}
-		decoder := yaml.NewDecoder(strings.NewReader(text.String()))
-		for {
-			var object any
-			err := decoder.Decode(&object)
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			if err != nil {
-				t.Fatalf("%v\n%s", err, text.String())
-			}
-			all = append(all, object)
-		}
+		all = append(all, documents(t, "a block of the page", text.String())...)
 	}
 	return all
 }

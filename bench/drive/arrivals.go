@@ -61,3 +61,13 @@ func arrivals(perSecond int, span time.Duration, wait func(time.Duration) bool, 
 		yield(due)
 	}
 }
+
+// Pause waits, and reports whether ctx goes on.
+func Pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}

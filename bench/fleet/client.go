@@ -50,12 +50,12 @@ func (c *client) run(ctx context.Context, requests [][]byte, schedule []due) []e
 	case <-time.After(longest):
 	}
 	for n, d := range schedule {
-		if wait := time.Until(c.begun.Add(d.at)); wait > 0 && !pause(ctx, wait) || ctx.Err() != nil {
+		if wait := time.Until(c.begun.Add(d.at)); wait > 0 && !drive.Pause(ctx, wait) || ctx.Err() != nil {
 			break
 		}
 		c.send(requests[d.key], c.charged[d.key], n)
 	}
-	for until := time.Now().Add(longest); pause(ctx, redial) && time.Now().Before(until) && c.waits(); {
+	for until := time.Now().Add(longest); drive.Pause(ctx, redial) && time.Now().Before(until) && c.waits(); {
 	}
 	cancel()
 	dialing.Wait()
@@ -89,7 +89,7 @@ func (c *client) stayConnected(ctx context.Context, first chan struct{}) {
 			_ = wire.Close()
 			c.disconnect(ctx.Err() == nil)
 		}
-		pause(ctx, redial)
+		drive.Pause(ctx, redial)
 	}
 }
 
@@ -169,15 +169,5 @@ func (c *client) endLocked(p pending, o outcome) {
 	c.all = append(c.all, p.exchange)
 	if c.note != nil {
 		c.note(&p.exchange, p.number)
-	}
-}
-
-// pause waits, and reports whether ctx goes on.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
 	}
 }

@@ -195,7 +195,7 @@ func (f *fleet) awaitRedis(ctx context.Context) error {
 		if agreed {
 			return nil
 		}
-		if !pause(ctx, 50*time.Millisecond) {
+		if !drive.Pause(ctx, 50*time.Millisecond) {
 			return fmt.Errorf("the sidecars count %v in the fleet: %w", sizes, ctx.Err())
 		}
 	}
@@ -252,6 +252,6 @@ func (f *fleet) up() error {
 func (f *fleet) hang(ctx context.Context, i int, d time.Duration) error {
 	s := f.sidecar(i)
 	err := s.Signal(syscall.SIGSTOP)
-	pause(ctx, d)
+	drive.Pause(ctx, d)
 	return errors.Join(err, s.Signal(syscall.SIGCONT))
 }

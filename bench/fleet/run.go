@@ -114,7 +114,7 @@ func (s *scenario) happen(ctx context.Context, f *fleet, c *course) (o outage, e
 	case s.away:
 		lasts += c.calm
 	default:
-		pause(ctx, c.calm)
+		drive.Pause(ctx, c.calm)
 	}
 	o.began = time.Now()
 	err = s.fault(ctx, f, lasts)
@@ -197,14 +197,14 @@ func (r *result) count(ctx context.Context, f *fleet, t *truth) error {
 		for _, keys := range all {
 			owed += keys
 		}
-		if owed > 0 && !pause(ctx, 100*time.Millisecond) {
+		if owed > 0 && !drive.Pause(ctx, 100*time.Millisecond) {
 			return fmt.Errorf("the sidecars owe Redis hits of %.0f keys: %w", owed, ctx.Err())
 		}
 	}
 	for until := time.Now().Add(longest); ; {
 		left, err := f.left(ctx, t.partly.name)
 		r.missing = t.counted - (int(t.partly.limit.Requests) - left)
-		if err != nil || r.missing <= 0 || time.Now().After(until) || !pause(ctx, 100*time.Millisecond) {
+		if err != nil || r.missing <= 0 || time.Now().After(until) || !drive.Pause(ctx, 100*time.Millisecond) {
 			return err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/weirproxy/weir/bench/drive"
 	"github.com/weirproxy/weir/test/parts"
 )
 
@@ -83,26 +84,26 @@ func each(ctx context.Context, every, lasts time.Duration, do func(ctx context.C
 		if err := do(ctx, n); err != nil {
 			return err
 		}
-		pause(ctx, time.Until(next))
+		drive.Pause(ctx, time.Until(next))
 	}
 	return nil
 }
 
 func unreachable(ctx context.Context, f *fleet, lasts time.Duration) error {
 	f.proxied((*parts.Proxy).Down)
-	pause(ctx, lasts)
+	drive.Pause(ctx, lasts)
 	return f.up()
 }
 
 func killed(ctx context.Context, f *fleet, lasts time.Duration) error {
 	f.redis.Kill()
-	pause(ctx, lasts)
+	drive.Pause(ctx, lasts)
 	return f.redis.Restart(ctx)
 }
 
 func paused(ctx context.Context, f *fleet, lasts time.Duration) error {
 	err := f.redis.Pause(ctx)
-	pause(ctx, lasts)
+	drive.Pause(ctx, lasts)
 	return errors.Join(err, f.redis.Continue())
 }
 
@@ -117,14 +118,14 @@ func rolling(ctx context.Context, f *fleet, lasts time.Duration) error {
 func shardPaused(ctx context.Context, f *fleet, lasts time.Duration) error {
 	node := f.cluster.Nodes[0]
 	err := node.Pause(ctx)
-	pause(ctx, lasts)
+	drive.Pause(ctx, lasts)
 	return errors.Join(err, node.Continue())
 }
 
 func late(d, jitter time.Duration) func(context.Context, *fleet, time.Duration) error {
 	return func(ctx context.Context, f *fleet, lasts time.Duration) error {
 		f.proxied(func(p *parts.Proxy) { p.Latency(d, jitter) })
-		pause(ctx, lasts)
+		drive.Pause(ctx, lasts)
 		return nil
 	}
 }
@@ -134,7 +135,7 @@ func pulsed(fault func(*parts.Proxy), d time.Duration) func(context.Context, *fl
 	return func(ctx context.Context, f *fleet, lasts time.Duration) error {
 		return each(ctx, time.Second, lasts, func(ctx context.Context, _ int) error {
 			f.proxied(fault)
-			pause(ctx, d)
+			drive.Pause(ctx, d)
 			f.proxied((*parts.Proxy).Clear)
 			return nil
 		})
@@ -146,7 +147,7 @@ func configured(setting, bad, good string) func(context.Context, *fleet, time.Du
 	return func(ctx context.Context, f *fleet, lasts time.Duration) error {
 		return each(ctx, time.Second, lasts, func(ctx context.Context, _ int) error {
 			_, err := f.redis.Do(ctx, "CONFIG", "SET", setting, bad)
-			pause(ctx, 300*time.Millisecond)
+			drive.Pause(ctx, 300*time.Millisecond)
 			_, undone := f.redis.Do(context.WithoutCancel(ctx), "CONFIG", "SET", setting, good)
 			return errors.Join(err, undone)
 		})
@@ -173,6 +174,6 @@ func failover(ctx context.Context, f *fleet, _ time.Duration) error {
 
 func cutOff(ctx context.Context, f *fleet, lasts time.Duration) error {
 	f.proxies[0].Down()
-	pause(ctx, lasts)
+	drive.Pause(ctx, lasts)
 	return f.proxies[0].Up()
 }

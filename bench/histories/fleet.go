@@ -37,18 +37,18 @@ func kinds() []kind {
 		{name: "steady", sidecar: -1},
 		{name: "kill", sidecar: -1, happen: func(ctx context.Context, f *fleet) (time.Time, error) {
 			f.redis.Kill()
-			pause(ctx, lasting)
+			drive.Pause(ctx, lasting)
 			return time.Now(), f.redis.Restart(ctx)
 		}},
 		{name: "pause", sidecar: -1, happen: func(ctx context.Context, f *fleet) (time.Time, error) {
 			err := f.redis.Pause(ctx)
-			pause(ctx, lasting)
+			drive.Pause(ctx, lasting)
 			return time.Now(), errors.Join(err, f.redis.Continue())
 		}},
 		{name: "failover", sentinel: true, sidecar: -1, happen: failover},
 		{name: "partition", happen: func(ctx context.Context, f *fleet) (time.Time, error) {
 			f.proxies[0].HalfOpen()
-			pause(ctx, lasting)
+			drive.Pause(ctx, lasting)
 			defer f.proxies[0].Clear()
 			return time.Now(), nil
 		}},
@@ -67,7 +67,7 @@ func failover(ctx context.Context, f *fleet) (back time.Time, err error) {
 	f.failovers++
 	wait := settles * time.Duration(f.failovers%2)
 	f.after = func(ctx context.Context) (from time.Time, err error) {
-		pause(ctx, wait)
+		drive.Pause(ctx, wait)
 		return time.Now(), errors.Join(old.Restart(ctx), awaitReplica(ctx, old)) // as an empty primary
 	}
 	marked, err := mark(ctx, old)
@@ -102,7 +102,7 @@ func mark(ctx context.Context, primary *parts.Redis) (marked chan struct{}, err 
 		for write() == nil {
 		}
 	}()
-	pause(ctx, 50*time.Millisecond)
+	drive.Pause(ctx, 50*time.Millisecond)
 	return marked, nil
 }
 
@@ -155,7 +155,7 @@ func awaitReplica(ctx context.Context, node *parts.Redis) error {
 		if err == nil && state["role"] == "slave" && state["master_link_status"] == "up" {
 			return nil
 		}
-		if !pause(ctx, 20*time.Millisecond) {
+		if !drive.Pause(ctx, 20*time.Millisecond) {
 			return fmt.Errorf("redis %s is %q and not a replica: %w", node.Address(), state["role"], errors.Join(err, ctx.Err()))
 		}
 	}
@@ -292,7 +292,7 @@ func (f *fleet) awaitRedis(ctx context.Context) error {
 				agreed++
 			}
 		}
-		if agreed < sidecars && !pause(ctx, 20*time.Millisecond) {
+		if agreed < sidecars && !drive.Pause(ctx, 20*time.Millisecond) {
 			return fmt.Errorf("%d of %d sidecars know the size of their fleet: %w", agreed, sidecars, ctx.Err())
 		}
 	}
@@ -303,15 +303,5 @@ func (f *fleet) awaitRedis(ctx context.Context) error {
 func (f *fleet) close() {
 	for _, end := range slices.Backward(f.end) {
 		end()
-	}
-}
-
-// pause waits, and reports whether ctx goes on.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
 	}
 }

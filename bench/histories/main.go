@@ -34,6 +34,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/weirproxy/weir/bench/drive"
 	"github.com/weirproxy/weir/bench/program"
 )
 
@@ -205,7 +206,7 @@ func (o *options) record(ctx context.Context, k *kind) (s *scene, err error) {
 // repeat makes faults until an instant: the first after a fourth of a short time. The last one has
 // time to settle.
 func (k *kind) repeat(ctx context.Context, f *fleet, s *scene, until time.Time) error {
-	for wait := min(calm, time.Until(until)/4); k.happen != nil && pause(ctx, wait) && time.Until(until) > lasting+settles; wait = calm {
+	for wait := min(calm, time.Until(until)/4); k.happen != nil && drive.Pause(ctx, wait) && time.Until(until) > lasting+settles; wait = calm {
 		from := time.Now().UnixNano()
 		back, err := k.happen(ctx, f)
 		if err != nil {

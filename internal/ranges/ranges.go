@@ -131,7 +131,7 @@ func (s *Set) IsIPv4() bool { return len(s.v6.bits) == 1 && s.v6.bits[0] == 0 }
 // maxPacked is the most ranges that Pack packs.
 const maxPacked = 8
 
-// Pack returns a few ranges of IPv4 as one text, for PackedHas. For other sets the text is "".
+// Pack returns at most 8 ranges of IPv4 as one text, for PackedHas. For other sets the text is "".
 func (s *Set) Pack() string {
 	if s.count > maxPacked || !s.IsIPv4() {
 		return ""

@@ -165,7 +165,7 @@ func (s *Side) enter(from *Side, now Instant) {
 		room -= min(room, from.Log.at(first).hits)
 	}
 	gained := from.gained(now)
-	s.Log.Continue(s.Limit, LogEntry{}, Own{}, now)
+	s.Log.Continue(s.Limit, LogEntry{}, OwnHits{}, now)
 	for i := first; i < from.Log.len; i++ {
 		if e := from.Log.at(i); !from.Log.expired(from.Limit.Period, e, from.Log.held(now)) {
 			s.Log.Restore(s.Limit, LogEntry{At: e.at, Hits: e.hits}, from.Log.held(now))
@@ -179,7 +179,7 @@ func (s *Side) enter(from *Side, now Instant) {
 func (s *Side) mark(now Instant) {
 	s.Mark, s.MarkWas = s.State, s.Was
 	if s.Log != nil && s.MarkLog.newest() != s.Log.newest() {
-		s.MarkLog.Continue(s.Limit, s.Log.newest(), Own{}, s.Log.held(now))
+		s.MarkLog.Continue(s.Limit, s.Log.newest(), OwnHits{}, s.Log.held(now))
 	}
 }
 

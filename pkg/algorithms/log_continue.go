@@ -1,8 +1,8 @@
 package algorithms
 
-// Own is hits that this process has put into a log that several processes share. The zero value
+// OwnHits is hits that this process has put into a log that several processes share. The zero value
 // says nothing: no hit of the log is known to be one of this process.
-type Own struct {
+type OwnHits struct {
 	Hits  uint64 // of the last charge, at the price; 0: the charge put no hits into the log
 	Price uint32 // of a hit of this process; 0: not known
 }
@@ -26,7 +26,7 @@ const (
 // If the hits of this process count more than all used hits, the oldest ones go. A new price counts
 // for all of them. Without a price all hits expire with the newest one. Continue keeps the memory
 // of the log as [Log.Apply] does.
-func (g *Log) Continue(l Limit, used LogEntry, own Own, now Instant) {
+func (g *Log) Continue(l Limit, used LogEntry, own OwnHits, now Instant) {
 	g.forgetOthers()
 	if own.Price == 0 {
 		g.clear()

@@ -46,7 +46,7 @@ func TestOwnHitsOfALogExpireAtTheirInstantsAndTheOthersWithTheNewest(t *testing.
 		now := Instant(1_700_000_000_000_000_000)
 		for range 300 {
 			now += Instant(r.Int64N(int64(l.Period)/20 + 2))
-			own := Own{Price: uint32(m.price)}
+			own := OwnHits{Price: uint32(m.price)}
 			if r.IntN(2) == 0 {
 				hits := 1 + r.Uint64N(3)
 				m.at, m.hits, own.Hits = append(m.at, now), append(m.hits, hits), hits*m.price
@@ -81,12 +81,12 @@ func TestALogThatGoesOnWithoutAPriceHasOneEntry(t *testing.T) {
 	var g Log
 	now := Instant(1_700_000_000_000_000_000)
 	for n := range Instant(5) {
-		g.Continue(l, LogEntry{At: now + n*1e8, Hits: 3}, Own{Hits: 1, Price: 1}, now+n*1e8)
+		g.Continue(l, LogEntry{At: now + n*1e8, Hits: 3}, OwnHits{Hits: 1, Price: 1}, now+n*1e8)
 	}
 	if g.Len() < 3 {
 		t.Fatalf("%d entries; want those of this process", g.Len())
 	}
-	g.Continue(l, LogEntry{At: now + 5e8, Hits: 3}, Own{}, now+5e8)
+	g.Continue(l, LogEntry{At: now + 5e8, Hits: 3}, OwnHits{}, now+5e8)
 	if got := g.AppendEntries(nil); len(got) != 1 || got[0] != (LogEntry{At: now + 5e8, Hits: 3}) {
 		t.Errorf("got %v; want one entry", got)
 	}
@@ -103,9 +103,9 @@ func TestANewPriceCountsForTheHitsBefore(t *testing.T) {
 		var g Log
 		now := Instant(1_700_000_000_000_000_000)
 		for _, at := range []Instant{0, 1, 6e8} {
-			g.Continue(l, LogEntry{At: now + at, Hits: 24}, Own{Hits: 4, Price: 4}, now+at)
+			g.Continue(l, LogEntry{At: now + at, Hits: 24}, OwnHits{Hits: 4, Price: 4}, now+at)
 		}
-		g.Continue(l, LogEntry{At: now + 6e8, Hits: 24}, Own{Price: tt.price}, now+6e8)
+		g.Continue(l, LogEntry{At: now + 6e8, Hits: 24}, OwnHits{Price: tt.price}, now+6e8)
 		if _, got := g.live(l.Period, now+11e8); got != tt.after {
 			t.Errorf("price %d: %d hits are left; want %d", tt.price, got, tt.after)
 		}
@@ -118,7 +118,7 @@ func TestALogThatGoesOnAllocatesNothing(t *testing.T) {
 	now := Instant(1_700_000_000_000_000_000)
 	next := func() {
 		now += 5e6
-		g.Continue(l, LogEntry{At: now, Hits: 900}, Own{Hits: 4, Price: 4}, now)
+		g.Continue(l, LogEntry{At: now, Hits: 900}, OwnHits{Hits: 4, Price: 4}, now)
 	}
 	for range 1000 {
 		next()

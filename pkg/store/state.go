@@ -12,7 +12,7 @@ import (
 type State struct {
 	Now   algorithms.Instant // of the transaction, by the store's clock; never 0 in a state that was told
 	Limit algorithms.Limit   // of the key's last charge; zero for an idle key
-	State algorithms.State   // goes with Limit; zero for an idle key, and for an algorithm without [algorithms.Algorithm.HasState] but see Own
+	State algorithms.State   // goes with Limit; zero for an idle key. An algorithm without [algorithms.Algorithm.HasState] has SetOwn here
 
 	// Source says how the charge was decided. The store that decides sets Source, also if it tells
 	// nothing else.
@@ -47,14 +47,14 @@ func (c *Charge) TellSource(s Source) {
 }
 
 // SetOwn says which hits of a key without a state are of this process, for [Local.Continue].
-func (s *State) SetOwn(own algorithms.Own) {
+func (s *State) SetOwn(own algorithms.OwnHits) {
 	s.State = algorithms.StateOf(0, own.Hits, uint64(own.Price))
 }
 
 // Own returns the hits of SetOwn. The state must be of a key without a state.
-func (s *State) Own() algorithms.Own {
+func (s *State) Own() algorithms.OwnHits {
 	_, hits, price := s.State.Parts()
-	return algorithms.Own{Hits: hits, Price: uint32(price)}
+	return algorithms.OwnHits{Hits: hits, Price: uint32(price)}
 }
 
 // TellTo passes the state on to the Left of a caller, which may be nil, if a store has told

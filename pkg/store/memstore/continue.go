@@ -95,7 +95,7 @@ func (s *Store) continueLogLocked(v *view, c *store.Charge, to *store.State, d *
 	var r room
 	defer s.giveBack(&r)
 	if !v.found || !s.claim(&r, placesOf(v.log.SizeAfterContinue())-placesOf(before)) {
-		own = algorithms.Own{}
+		own = algorithms.OwnHits{}
 	}
 	v.limit = c.Limit
 	newest := now - algorithms.Instant(c.Limit.Period-min(left.ResetAfter, c.Limit.Period))

@@ -351,7 +351,7 @@ func TestOwnHitsOfALogTakeOnlyFreePlaces(t *testing.T) {
 				for n := range keys {
 					c := store.Charge{Key: fmt.Append(nil, "key ", n), Limit: l, Hits: 1}
 					left := store.State{Now: s.now()}
-					left.SetOwn(algorithms.Own{Hits: 5, Price: 5})
+					left.SetOwn(algorithms.OwnHits{Hits: 5, Price: 5})
 					goOn(s, c, left, algorithms.Decision{Allowed: true, Remaining: 10, ResetAfter: time.Minute})
 				}
 				time.Sleep(4 * time.Second)

@@ -133,9 +133,12 @@ func (o *outbox) lose(hits int64) {
 // owesOfOutage reports whether hits or holders of before the return of Redis wait. While the others
 // tell theirs, this process goes on to decide without Redis, so later hits wait nearly always.
 func (o *outbox) owesOfOutage() bool {
+	if o.keys.Load()+o.holders.Load() == 0 {
+		return false
+	}
 	back := o.regained.Load()
-	if back == nil || o.keys.Load()+o.holders.Load() == 0 {
-		return o.keys.Load()+o.holders.Load() > 0
+	if back == nil {
+		return true
 	}
 	for i := range o.shards {
 		sh := &o.shards[i]

@@ -154,12 +154,12 @@ func leaveUnseen(c *store.Charge, told *store.State, d *algorithms.Decision) {
 // and its own hits that have expired. When the newest hit has expired, each admits its share of the
 // limit. After a refund nothing is known, as that takes the newest hits, of any process. If denied
 // hits count, the log of a denied key may have any number of them.
-func ownOf(c *store.Charge, d *algorithms.Decision, admitted bool, share store.Share) (own algorithms.Own) {
+func ownOf(c *store.Charge, d *algorithms.Decision, admitted bool, share store.Share) (own algorithms.OwnHits) {
 	hits, p := applied(c, d, admitted), priceOf(c, share)
 	if hits < 0 || c.CountRejected && !d.Allowed {
 		return own
 	}
-	return algorithms.Own{Hits: p.of(uint64(hits)), Price: uint32(min(p.of(1), math.MaxUint32))}
+	return algorithms.OwnHits{Hits: p.of(uint64(hits)), Price: uint32(min(p.of(1), math.MaxUint32))}
 }
 
 // toUnits makes a charge, the state that the remote store told and the decision fit for the local

@@ -1,0 +1,416 @@
+package quota
+
+import (
+	"slices"
+	"time"
+)
+
+// Division is the ledger of one limit. Instants are durations since any fixed moment, and never go
+// back. Not safe for concurrent use. Make one with New.
+type Division struct {
+	limit   Limit
+	level   int64         // to pay for buckets; below 0 only after a limit was lowered
+	at      time.Duration // of level
+	clients []*Client     // in the order in which they came
+	dirty   bool          // targets are older than demands
+
+	demands []int64 // memory
+	order   []int   // memory
+}
+
+// Client is one client of a division: a bucket id on one stream.
+type Client struct {
+	Tag any // of the caller
+
+	pings   bool // deliveries are acknowledged; else they count after Delivery
+	gone    bool // the stream has ended
+	leaving bool // an order to forget the bucket is under way
+	over    bool // the division has forgotten the client
+	placed  bool // an order was sent and has not expired
+
+	bucket Bucket // of the last order
+	before Bucket // may be in use until the change has settled
+	change bool   // has not settled
+	seq    uint64 // of the last order; 0: none
+	sent   time.Duration
+	fresh  time.Duration // when the latest acknowledged order was sent
+	acked  bool          // the last order is
+	calm   time.Duration // when the last order has settled, if acked
+	since  time.Duration // when the client got its bucket, or lost it
+
+	demand   int64 // rate of requests; -1: unknown
+	target   int64 // rate
+	reported time.Duration
+	wanted   time.Duration // when the client last had a request
+	Allowed  uint64        // hits that the client has reported
+	Denied   uint64
+}
+
+// Order is a message for a client. The zero Bucket with Abandon says that the client must forget
+// its bucket; else it denies all requests.
+type Order struct {
+	Client  *Client
+	Seq     uint64 // for Acknowledge; grows with each order of a client
+	Bucket  Bucket
+	Abandon bool
+}
+
+// New returns a division without clients. Its level is full.
+func New(l Limit, now time.Duration) *Division {
+	return &Division{limit: l, level: l.Burst, at: now}
+}
+
+// Limit returns the limit.
+func (d *Division) Limit() Limit { return d.limit }
+
+// SetLimit changes the limit from now on. Buckets that were given by the limit before count.
+func (d *Division) SetLimit(l Limit, now time.Duration) {
+	if l != d.limit {
+		d.advance(now)
+		d.limit, d.dirty = l, true
+	}
+}
+
+// Join adds a client that has no bucket. pings says that the caller will call Acknowledge.
+func (d *Division) Join(now time.Duration, pings bool, tag any) *Client {
+	c := &Client{Tag: tag, pings: pings, demand: -1, reported: now, wanted: now, since: now}
+	d.clients, d.dirty = append(d.clients, c), true
+	return c
+}
+
+// Report takes the hits of a client since its last report.
+func (d *Division) Report(c *Client, allowed, denied uint64, now time.Duration) {
+	c.Allowed += allowed
+	c.Denied += denied
+	sum := int64(min(allowed, MostHits) + min(denied, MostHits))
+	if sum > 0 {
+		c.wanted = now
+	}
+	since := now - c.reported
+	if since < time.Second { // the first one has one request and no time
+		return
+	}
+	c.demand, c.reported, d.dirty = scale(sum*token, time.Second, since), now, true
+}
+
+// Acknowledge says that the order of that number has arrived at the client, and so all before it.
+func (d *Division) Acknowledge(c *Client, seq uint64, now time.Duration) {
+	if seq == c.seq && !c.acked {
+		c.acked, c.fresh, c.calm = true, c.sent, now+Settle
+	}
+}
+
+// Leave says that the stream of a client has ended. Its bucket counts until it has expired.
+func (d *Division) Leave(c *Client) { c.gone, d.dirty = true, true }
+
+// Over reports whether the division has forgotten the client. Only an idle client is forgotten while
+// its stream lasts.
+func (c *Client) Over() bool { return c.over }
+
+// Empty reports whether no bucket is in force, and no client is left.
+func (d *Division) Empty() bool { return len(d.clients) == 0 }
+
+// Clients returns the number of clients with a bucket or a stream.
+func (d *Division) Clients() int { return len(d.clients) }
+
+// Rate returns the rate that all clients may use, in billionths of a hit in a second.
+func (d *Division) Rate() int64 { return d.limit.Rate - d.free() }
+
+// Unsettled returns the number of clients with a change that has not settled.
+func (d *Division) Unsettled() int {
+	n := 0
+	for _, c := range d.clients {
+		if c.change {
+			n++
+		}
+	}
+	return n
+}
+
+// Step does what is due and appends the orders to send. The caller calls Step after each of the
+// other methods, and not later than the instant that it returns.
+func (d *Division) Step(now time.Duration, orders []Order) ([]Order, time.Duration) {
+	d.advance(now)
+	d.settle(now)
+	if d.dirty {
+		d.aim()
+	}
+	for _, c := range d.clients {
+		if !c.placed && !c.gone && !c.change {
+			orders = d.place(c, now, orders)
+		}
+	}
+	lack, waiting := d.lack()
+	if lack > 0 {
+		orders = d.shrink(lack, now, orders)
+	}
+	if waiting {
+		orders = d.rotate(now, orders)
+	}
+	orders = d.grow(now, orders)
+	orders = d.renew(now, orders)
+	next := now + time.Second
+	if lack > 0 || waiting || d.Unsettled() > 0 {
+		next = now + 20*time.Millisecond
+	}
+	return orders, next
+}
+
+// advance brings the level to now.
+func (d *Division) advance(now time.Duration) {
+	if now > d.at {
+		if free := d.free(); free >= 0 {
+			d.level += min(scale(free, now-d.at, time.Second), d.limit.Burst)
+		} else { // after a limit was lowered
+			d.level = max(d.level-scale(-free, now-d.at, time.Second), -d.limit.Burst)
+		}
+		d.at = now
+	}
+	d.level = min(d.level, d.room())
+}
+
+// rate returns the rate of all buckets that the client may have.
+func (c *Client) rate() int64 { return max(c.bucket.rate(), c.before.rate()) }
+
+// free returns the part of the limit's rate that no client has.
+func (d *Division) free() int64 {
+	free := d.limit.Rate
+	for _, c := range d.clients {
+		free -= c.rate()
+	}
+	return free
+}
+
+// spare returns the part of the rate that may be given. A part is held back to pay for changes.
+func (d *Division) spare() int64 { return d.free() - d.limit.Rate/32 }
+
+// room returns the level that fits beside all buckets.
+func (d *Division) room() int64 {
+	room := d.limit.Burst
+	for _, c := range d.clients {
+		room -= c.bucket.tokens() + c.before.tokens()
+	}
+	return room
+}
+
+// settle ends changes that all threads of the client use, and forgets expired buckets.
+func (d *Division) settle(now time.Duration) {
+	d.clients = slices.DeleteFunc(d.clients, func(c *Client) bool {
+		if c.placed && !c.pings && !c.acked && now >= c.sent+Delivery {
+			c.acked, c.fresh, c.calm = true, c.sent, c.sent+Delivery+Settle
+		}
+		if c.change && c.acked && now >= c.calm {
+			c.before, c.change, d.dirty = Bucket{}, false, true
+			if c.leaving {
+				c.placed = false
+			}
+		}
+		if c.placed && now >= c.sent+expiry {
+			c.bucket, c.before, c.change, c.placed, c.acked, d.dirty = Bucket{}, Bucket{}, false, false, false, true
+		}
+		if c.leaving && !c.placed && c.wanted > c.since { // a request has come meanwhile
+			c.leaving, c.demand = false, -1
+		}
+		c.over = !c.placed && (c.gone || c.leaving)
+		return c.over
+	})
+}
+
+// aim sets the targets by the demands. Clients whose stream has ended keep what they have.
+func (d *Division) aim() {
+	d.dirty = false
+	rate := d.limit.Rate - d.limit.Rate/32
+	d.demands = d.demands[:0]
+	for _, c := range d.clients {
+		switch {
+		case c.gone:
+			rate -= c.rate()
+		case c.demand < 0:
+			d.demands = append(d.demands, d.limit.Rate)
+		default:
+			d.demands = append(d.demands, min(c.demand, d.limit.Rate)/8*9)
+		}
+	}
+	n := len(d.demands)
+	if rate = max(rate, 0); n == 0 {
+		return
+	}
+	for i := range d.demands {
+		d.demands[i] = min(d.demands[i], rate)
+	}
+	d.order = slices.Grow(d.order[:0], n)[:n]
+	shares(d.demands, rate, d.order)
+	at := 0
+	for _, c := range d.clients {
+		if !c.gone {
+			c.target = max(d.demands[at], rate/int64(32*n))
+			if seats := d.seats(); seats < n { // the others wait
+				c.target = max(c.target, rate/int64(seats))
+			}
+			at++
+		}
+	}
+}
+
+// size returns the tokens of a bucket: a quarter of the burst is for all clients together. The rest
+// pays for new clients and for changes at once.
+func (d *Division) size() int64 {
+	n := int64(max(len(d.clients), 1))
+	return min(max(d.limit.Burst/token/4/n, 1)*token, d.limit.Burst)
+}
+
+// hungry reports whether the client could use a larger rate.
+func (c *Client) hungry() bool { return c.demand < 0 || c.demand > c.bucket.rate()/8*7 }
+
+// ready reports whether the client may get an order that changes its bucket.
+func (c *Client) ready(now time.Duration) bool {
+	return !c.gone && !c.leaving && c.placed && c.acked && !c.change && !c.late(now)
+}
+
+// late reports whether an order sent now may find that the bucket has expired.
+func (c *Client) late(now time.Duration) bool { return now+Delivery >= c.fresh+TTL-TTL/drift }
+
+// place sends the first order to a client, which has no bucket: a full one, or none if the level
+// does not suffice.
+func (d *Division) place(c *Client, now time.Duration, orders []Order) []Order {
+	if b := bucketOf(d.size(), min(c.target, max(d.spare(), d.limit.Rate/64/int64(len(d.clients)), 0)), c.bucket); b.Max > 0 &&
+		d.level >= b.tokens() && d.free() >= b.rate() && d.crowd() < d.seats() {
+		d.level -= b.tokens()
+		return d.send(c, b, now, orders)
+	}
+	return d.send(c, Bucket{}, now, orders)
+}
+
+// seats returns how many clients may have a bucket. A limit of few tokens goes to few clients.
+func (d *Division) seats() int { return max(int(d.limit.Burst/token/2), 1) }
+
+func (d *Division) crowd() int {
+	n := 0
+	for _, c := range d.clients {
+		if c.bucket.Max > 0 || c.before.Max > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// send sends a bucket, whose tokens are paid.
+func (d *Division) send(c *Client, b Bucket, now time.Duration, orders []Order) []Order {
+	if (b.Max > 0) != (c.bucket.Max > 0) {
+		c.since = now
+	}
+	c.before, c.bucket, c.change, c.placed, c.acked = c.bucket, b, true, true, false
+	c.seq++
+	c.sent = now
+	return append(orders, Order{Client: c, Seq: c.seq, Bucket: b, Abandon: c.leaving})
+}
+
+// turnTo changes the bucket of a client if the level can pay. A change that the level can never pay
+// begins with no bucket, if the client may lose its bucket for a moment.
+func (d *Division) turnTo(c *Client, rate int64, deny bool, now time.Duration, orders []Order) []Order {
+	b := bucketOf(d.size(), rate, c.bucket)
+	cost := b.tokens() + scale(min(b.rate(), c.bucket.rate()), Settle, time.Second)
+	switch {
+	case b.Max == 0:
+	case cost <= d.level && max(b.rate()-c.bucket.rate(), 0) <= d.free():
+		d.level -= cost
+		return d.send(c, b, now, orders)
+	case deny && cost > d.room():
+		return d.send(c, Bucket{}, now, orders)
+	}
+	return orders
+}
+
+// lack returns the rate that hungry clients lack beyond what is free, and whether a client waits for
+// a bucket. A lowered limit lacks too.
+func (d *Division) lack() (lack int64, waiting bool) {
+	lack = -d.spare()
+	for _, c := range d.clients {
+		if c.gone || c.leaving || !c.hungry() {
+			continue
+		}
+		if c.bucket.Max == 0 && c.placed {
+			waiting = true
+		}
+		if r := c.bucket.rate(); c.target >= r+r/16 {
+			lack += c.target - r
+		}
+	}
+	return lack - d.limit.Rate/64, waiting
+}
+
+// shrink takes rate from clients above their target.
+func (d *Division) shrink(lack int64, now time.Duration, orders []Order) []Order {
+	for _, c := range d.clients {
+		lack -= max(c.before.rate()-c.bucket.rate(), 0) // on its way
+	}
+	for _, c := range d.clients {
+		if r := c.bucket.rate(); lack > 0 && c.ready(now) && r > c.target+c.target/16 {
+			orders = d.turnTo(c, c.target, true, now, orders)
+			if c.change {
+				lack -= r - c.bucket.rate()
+			}
+		}
+	}
+	return orders
+}
+
+// rotate takes the bucket of the client that has had one for longest, while others wait for one.
+func (d *Division) rotate(now time.Duration, orders []Order) []Order {
+	var oldest *Client
+	for _, c := range d.clients {
+		if !c.gone && c.change {
+			return orders
+		}
+		if c.bucket.Max > 0 && c.ready(now) && (oldest == nil || c.since < oldest.since) {
+			oldest = c
+		}
+	}
+	if oldest == nil || d.crowd() < d.seats() || now-oldest.since < turn+4*time.Duration(scale(token, time.Second, time.Duration(d.limit.Rate))) {
+		return orders
+	}
+	return d.send(oldest, Bucket{}, now, orders)
+}
+
+// grow gives free rate to hungry clients, and buckets to clients that wait for one. Who has waited
+// longest comes first.
+func (d *Division) grow(now time.Duration, orders []Order) []Order {
+	var first *Client
+	for _, c := range d.clients {
+		if !c.ready(now) || !c.hungry() {
+			continue
+		}
+		r := c.bucket.rate()
+		switch rate := min(c.target, r+max(d.spare(), 0)); {
+		case c.bucket.Max > 0 && rate > r+r/16:
+			orders = d.turnTo(c, rate, false, now, orders)
+		case c.bucket.Max == 0 && (first == nil || c.since < first.since):
+			first = c
+		}
+	}
+	if first == nil || d.crowd() >= d.seats() {
+		return orders
+	}
+	return d.turnTo(first, min(first.target, max(d.spare(), 0)), false, now, orders)
+}
+
+// renew repeats orders, and ends the buckets of idle clients.
+func (d *Division) renew(now time.Duration, orders []Order) []Order {
+	for _, c := range d.clients {
+		switch {
+		case c.gone || !c.placed || !c.acked || c.change || now < c.sent+Renew:
+		case now-c.wanted >= Idle && !c.leaving:
+			c.leaving = true
+			orders = d.send(c, Bucket{}, now, orders)
+			c.since = now
+		case !c.late(now):
+			c.seq++
+			c.sent, c.acked = now, false
+			orders = append(orders, Order{Client: c, Seq: c.seq, Bucket: c.bucket, Abandon: c.leaving})
+		case c.bucket.tokens() <= d.level: // a full one, if the one before has expired
+			d.level -= c.bucket.tokens()
+			orders = d.send(c, c.bucket, now, orders)
+		}
+	}
+	return orders
+}

@@ -1,0 +1,266 @@
+package quota
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+)
+
+// limitsTested are limits of all kinds, each with the number of Envoys.
+var limitsTested = []struct {
+	limit  algorithms.Limit
+	envoys int
+}{
+	{algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 1000, Period: time.Second, Extra: algorithms.Extra{Burst: 200}}, 8},
+	{algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 100, Period: time.Second}, 3},
+	{algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 100, Period: time.Second, Extra: algorithms.Extra{Burst: 2000}}, 3},
+	{algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 3, Period: time.Second}, 8},
+	{algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 1, Period: 10 * time.Second}, 8},
+	{algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 600, Period: 10 * time.Second}, 4},
+	{algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 20, Period: 20 * time.Second}, 4},
+}
+
+// find runs schedules with a mistake until the oracle finds one, and returns the number of runs and
+// of requests.
+func find(t *testing.T, m mistake, runs int) (found bool, ran int, requests int64) {
+	t.Helper()
+	for ran = range runs {
+		of := limitsTested[ran%len(limitsTested)]
+		l, err := LimitOf(of.limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		window := of.limit.Algorithm == algorithms.FixedWindow
+		if m == tokensOverTheEnd && window {
+			l = Limit{Rate: scale(int64(of.limit.Requests)*token, time.Second, of.limit.Period), Burst: int64(of.limit.Requests) * token}
+		}
+		s := newSchedule(uint64(ran), of.envoys, l, m)
+		if window {
+			s.window, s.perWin = of.limit.Period, int64(of.limit.Requests)
+		}
+		s.run(100 * time.Second)
+		requests += s.attempts
+		if s.over {
+			return true, ran + 1, requests
+		}
+	}
+	return false, runs, requests
+}
+
+func TestNoIntervalHasMoreThanTheLimit(t *testing.T) {
+	t.Parallel()
+	runs := 240
+	if testing.Short() {
+		runs = 30
+	}
+	found, ran, requests := find(t, none, runs)
+	if found {
+		t.Errorf("schedule %d: an interval has more than burst + rate × length", ran-1)
+	}
+	t.Logf("%d schedules, %d requests", ran, requests)
+}
+
+func TestTheOracleFindsEachMistake(t *testing.T) {
+	t.Parallel()
+	for name, m := range mistakes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			found, ran, _ := find(t, m, 240)
+			if !found {
+				t.Errorf("%d schedules pass with the mistake", ran)
+			}
+			t.Logf("found by schedule %d", ran-1)
+		})
+	}
+}
+
+func TestALimitIsUsedByThoseWhoNeedIt(t *testing.T) {
+	t.Parallel()
+	bucket := func(n, burst uint32, period time.Duration) algorithms.Limit {
+		return algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: n, Period: period, Extra: algorithms.Extra{Burst: burst}}
+	}
+	for _, c := range []struct {
+		name  string
+		limit algorithms.Limit
+		least float64 // part of the limit
+		rate  func(envoy int, now time.Duration) float64
+	}{
+		{"steady, one Envoy has 90 %", bucket(1000, 200, time.Second), 0.92, func(envoy int, _ time.Duration) float64 {
+			if envoy == 0 {
+				return 1800
+			}
+			return 200. / 7
+		}},
+		{"a hot spot that moves each 30 s", bucket(1000, 200, time.Second), 0.75, func(envoy int, now time.Duration) float64 {
+			if envoy == int(now/(30*time.Second))%8 {
+				return 1800
+			}
+			return 200. / 7
+		}},
+		{"all have much", bucket(1000, 200, time.Second), 0.92, func(int, time.Duration) float64 { return 400 }},
+		{"3 per second", bucket(3, 3, time.Second), 0.6, func(int, time.Duration) float64 { return 2 }},
+		{"1 per 10 seconds", bucket(1, 1, 10*time.Second), 0.6, func(int, time.Duration) float64 { return 2 }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			l, err := LimitOf(c.limit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := newSchedule(1, 8, l, none)
+			s.calm = true
+			for at := time.Second; at <= 10*time.Minute; at += time.Second {
+				for i, e := range s.envoys {
+					e.rate = c.rate(i, at)
+				}
+				s.run(at)
+				if at == time.Minute {
+					s.admitted = 0
+				}
+			}
+			used := float64(s.admitted) * token / float64(l.Rate) / 540
+			t.Logf("used %.1f %%", used*100)
+			if s.over || used < c.least {
+				t.Errorf("used %.3f of the limit, over %t; must be at least %.2f", used, s.over, c.least)
+			}
+		})
+	}
+}
+
+func TestSharesAreMaxMinAndNeverAboveTheRate(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 1))
+	for range 20_000 {
+		rate := random.Int64N(1 << random.IntN(60))
+		demands := make([]int64, 1+random.IntN(9))
+		for i := range demands {
+			demands[i] = random.Int64N(rate + 1)
+		}
+		got := append([]int64(nil), demands...)
+		shares(got, rate, make([]int, len(got)))
+		least := leastByFilling(demands, rate)
+		sum := int64(0)
+		for i := range got {
+			if sum += got[i]; got[i] < least[i]-int64(len(got)) {
+				t.Fatalf("demands %v of %d: shares %v; max-min gives %v", demands, rate, got, least)
+			}
+		}
+		if sum > rate {
+			t.Fatalf("demands %v: shares %v are above %d", demands, got, rate)
+		}
+	}
+}
+
+// leastByFilling is max-min by the definition: water rises until the rate is given or all demands
+// are met. The level of the water is found by bisection.
+func leastByFilling(demands []int64, rate int64) []int64 {
+	at := func(level int64) (shares []int64, sum int64) {
+		for _, d := range demands {
+			shares = append(shares, min(d, level))
+			sum += min(d, level)
+		}
+		return shares, sum
+	}
+	low, high := int64(0), rate
+	for low < high {
+		middle := low + (high-low+1)/2
+		if _, sum := at(middle); sum <= rate {
+			low = middle
+		} else {
+			high = middle - 1
+		}
+	}
+	shares, _ := at(low)
+	return shares
+}
+
+func TestANewClientHasABucketAtOnce(t *testing.T) {
+	t.Parallel()
+	d := New(Limit{Rate: 1000 * token, Burst: 200 * token}, 0)
+	first := d.Join(0, true, nil)
+	orders, _ := d.Step(0, nil)
+	d.Acknowledge(first, orders[0].Seq, time.Millisecond)
+	d.Report(first, 4000, 4000, 4*time.Second)
+	if orders, _ = d.Step(4*time.Second, nil); d.free() > 100*token {
+		t.Fatalf("%d of the rate are free: the first client must have nearly all", d.free())
+	}
+	second := d.Join(4500*time.Millisecond, true, nil)
+	orders, _ = d.Step(4500*time.Millisecond, nil)
+	for _, o := range orders {
+		if o.Client == second && o.Bucket.Max >= 10 {
+			return
+		}
+	}
+	t.Errorf("the second client gets no bucket at once: %+v", orders)
+}
+
+func TestALoweredLimitTakesRatesBack(t *testing.T) {
+	t.Parallel()
+	s := newSchedule(3, 4, Limit{Rate: 1000 * token, Burst: 1000 * token}, none)
+	s.calm = true
+	s.run(20 * time.Second)
+	s.d.SetLimit(Limit{Rate: 10 * token, Burst: 10 * token}, s.now)
+	s.due = 0
+	s.run(22 * time.Second)
+	if given := s.d.limit.Rate - s.d.free(); given > s.d.limit.Rate {
+		t.Errorf("two seconds after a limit of 10/s the clients have %.1f/s", float64(given)/token)
+	}
+	s.oracle = &bucketOfEnvoy{Bucket: Bucket{Max: 10, Fill: 10, Interval: 1}, tokens: 10, at: 22}
+	s.d.level = min(s.d.level, 0)
+	s.run(80 * time.Second)
+	if s.over {
+		t.Error("more than the new limit passes")
+	}
+}
+
+func TestAnIdleClientLosesItsBucketAndMayComeAgain(t *testing.T) {
+	t.Parallel()
+	s := newSchedule(4, 1, Limit{Rate: 10 * token, Burst: 10 * token}, none)
+	s.calm = true
+	s.envoys[0].rate = 1
+	s.run(20 * time.Second)
+	s.envoys[0].rate = 0
+	s.run(11 * time.Minute)
+	if !s.d.Empty() || s.envoys[0].known {
+		t.Errorf("after %v without a request the bucket is there", Idle)
+	}
+}
+
+func TestLimitsThatCannotBeDividedAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, l := range []algorithms.Limit{
+		{Algorithm: algorithms.SlidingWindowLog, Requests: 1, Period: time.Second},
+		{Algorithm: algorithms.TokenBucket, Requests: MostHits + 1, Period: time.Second},
+	} {
+		if got, err := LimitOf(l); err == nil {
+			t.Errorf("%+v is divided as %+v", l, got)
+		}
+	}
+	if got, err := LimitOf(algorithms.Limit{Algorithm: algorithms.TokenBucket, Period: time.Second}); err != nil || got != (Limit{}) {
+		t.Errorf("a ban is divided as %+v, %v", got, err)
+	}
+}
+
+func BenchmarkStep(b *testing.B) {
+	for _, clients := range []int{1, 8, 64} {
+		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) {
+			d := New(Limit{Rate: 1000 * token, Burst: 1000 * token}, 0)
+			for range clients {
+				d.Join(0, true, nil)
+			}
+			orders := make([]Order, 0, 2*clients)
+			now := time.Duration(0)
+			b.ReportAllocs()
+			for b.Loop() {
+				now += 5 * time.Second / time.Duration(clients)
+				orders, _ = d.Step(now, orders[:0])
+				for _, o := range orders {
+					d.Acknowledge(o.Client, o.Seq, now)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,164 @@
+// Package quota divides one limit among clients that count by themselves: Envoys with RLQS. A
+// [Division] is the ledger of one limit. It is a pure machine: reports, acknowledgements and
+// instants in, orders out.
+//
+// # Why a division never admits too many
+//
+// A client has a token bucket and spends from it without asking. The ledger keeps a level, and for
+// each client the tokens and the rate of all buckets that the client may still have. Three rules
+// hold at every instant:
+//
+//   - level + all tokens is at most the burst.
+//   - The rates are at most the limit's rate. The level gains by the rest of the rate alone.
+//   - A bucket that may start with tokens is debited from the level before its order is sent.
+//
+// Proof. Let V be the level and what the buckets hold. Each bucket holds at most its size, so V is
+// at most the burst. The level and the buckets gain at most the limit's rate together. A debit moves
+// tokens from the level to a bucket, and raises V at most by nothing. Every admitted hit lowers V by
+// one, and V is never below 0. So an interval of length T admits at most burst + rate × T. This is
+// the bound of a token bucket (the meter of RFC 2697 with one rate).
+//
+// # A change
+//
+// A client may spend the old and the new bucket of a change until all its threads use the new one.
+// Envoy 1.40 keeps the fill ratio of a changed bucket, which nobody else sees. So a change is
+// debited as a full bucket. Both buckets gain for at most [Settle], and then the larger rate of the
+// two is in the rates already: the debit has the smaller rate × Settle more. Afterwards, and only
+// after the acknowledgement, the old tokens and the old rate are free.
+//
+// An order is in force until its delivery, its time to live and the drift of the client's clock are
+// over. That counts also after the end of the stream. An order that may come after the order before
+// has expired may find no bucket. Such an order is a change too.
+//
+// A change that the level can never pay has two steps: the client first gets no bucket at all, which
+// is debited nothing.
+package quota
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+)
+
+// Bounds of time. An Envoy that does not keep them can admit more, see docs/rlqs.md.
+const (
+	TTL      = 15 * time.Second       // of an order, from its arrival
+	Renew    = 5 * time.Second        // from an order to its repetition
+	Delivery = 5 * time.Second        // from sending an order to the last instant at which it may arrive
+	Settle   = 250 * time.Millisecond // from the arrival of an order to the last thread of the client that uses it
+	Idle     = 10 * time.Minute       // without a request, then a client loses its bucket
+
+	drift  = 1024             // a clock of a client may be wrong by one part in so many
+	turn   = 10 * time.Second // that a client keeps its bucket while others wait for one
+	expiry = Delivery + TTL + TTL/drift + Settle
+)
+
+// token is one token in the units of a ledger. Rates are these units in a second.
+const token = 1e9
+
+// MostHits is the most hits of a limit, and of its burst, that can be divided.
+const MostHits = 1e9
+
+// Limit is what a division divides: at most Burst + Rate × T in each interval of length T. Both are
+// billionths of a hit; Rate is in a second. The zero Limit admits nothing.
+type Limit struct{ Rate, Burst int64 }
+
+// errAlgorithm is the reason why a limit cannot be divided.
+var errAlgorithm = errors.New("only token_bucket and fixed_window can be divided among Envoys")
+
+// LimitOf returns the limit that a division keeps for a rate limit, or why there is none. A fixed
+// window becomes a bucket of an eighth of its hits and the rate of the rest: each interval of the
+// length of the window has then at most as many hits as the window may have.
+func LimitOf(l algorithms.Limit) (Limit, error) {
+	n := l.PerPeriod()
+	switch {
+	case l.Algorithm != algorithms.TokenBucket && l.Algorithm != algorithms.FixedWindow || l.Calendar != nil:
+		return Limit{}, errAlgorithm
+	case n > MostHits || l.Capacity() > MostHits:
+		return Limit{}, fmt.Errorf("a limit of more than %d hits cannot be divided among Envoys", int64(MostHits))
+	case n == 0:
+		return Limit{}, nil
+	case l.Algorithm == algorithms.TokenBucket:
+		return Limit{Rate: scale(int64(n)*token, time.Second, l.Period), Burst: int64(l.Capacity()) * token}, nil
+	}
+	burst := int64(max(1, n/8)) * token
+	rest := int64(n+1)*token - burst // hits are whole: burst and rest may be nearly one more
+	return Limit{Rate: scale(rest-rest/(8*drift)-1, time.Second, l.Period), Burst: burst}, nil
+}
+
+// scale returns n × by / of, rounded down. The result must fit.
+func scale(n int64, by, of time.Duration) int64 {
+	high, low := bits.Mul64(uint64(n), uint64(by))
+	if high >= uint64(of) {
+		return 1<<63 - 1
+	}
+	result, _ := bits.Div64(high, low, uint64(of))
+	return int64(min(result, 1<<63-1))
+}
+
+// Bucket is a token bucket of a client: Fill tokens in Interval seconds, and at most Max. Without
+// Max it is no bucket: every request is denied.
+type Bucket struct{ Max, Fill, Interval uint32 }
+
+// rate returns the rate of the bucket by the fastest clock that a client may have.
+func (b Bucket) rate() int64 {
+	if b.Max == 0 {
+		return 0
+	}
+	r := (int64(b.Fill)*token + int64(b.Interval) - 1) / int64(b.Interval)
+	return r + (r+drift-1)/drift
+}
+
+func (b Bucket) tokens() int64 { return int64(b.Max) * token }
+
+// bucketOf returns the bucket of so many tokens whose rate is at most rate, or no bucket. Envoy 1.40
+// takes a bucket that differs from the one before in its interval alone as the same one.
+func bucketOf(size, rate int64, before Bucket) Bucket {
+	rate -= (rate + drift - 1) / drift
+	interval, fill := int64(1), rate/token
+	for fill < 64 && interval < token && size > 0 {
+		interval *= 10
+		fill = scale(rate, time.Duration(interval), token)
+	}
+	b := Bucket{Max: uint32(size / token), Fill: uint32(fill), Interval: uint32(interval)}
+	if b.Max == before.Max && b.Fill == before.Fill && b.Interval != before.Interval {
+		b.Fill--
+	}
+	if b.Max == 0 || b.Fill == 0 {
+		return Bucket{}
+	}
+	return b
+}
+
+// shares divides a rate by demands, each at most rate, and writes the shares over them. First
+// max-min: the smallest demands are met in full. The rest goes half equally, half by demand. The sum
+// is at most rate. order is memory of the same length.
+func shares(demands []int64, rate int64, order []int) {
+	n := int64(len(demands))
+	if n == 0 {
+		return
+	}
+	for i := range order {
+		at := i
+		for ; at > 0 && demands[order[at-1]] > demands[i]; at-- {
+			order[at] = order[at-1]
+		}
+		order[at] = i
+	}
+	left, sum := rate, int64(0)
+	for i, client := range order {
+		demands[client] = min(demands[client], left/(n-int64(i)))
+		left -= demands[client]
+		sum += demands[client]
+	}
+	for i := range demands {
+		more := left / 2 / n
+		if sum > 0 {
+			more += scale(left/2, time.Duration(demands[i]), time.Duration(sum))
+		}
+		demands[i] += more
+	}
+}

@@ -1,0 +1,379 @@
+package quota
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// mistake is a deliberate error in the rules of a division, which the oracle must find.
+type mistake int
+
+const (
+	none             mistake = iota
+	noWaitForTheAck          // an order counts as arrived when it is sent
+	growAtHalf               // a change of a bucket is debited at half of its size
+	forgetFull               // a bucket after no bucket is not debited
+	reuseDead                // the bucket of a stream that has ended is given at once
+	liveFromTheSend          // an order expires a time to live after it was sent
+	tokensOverTheEnd         // a window is divided as a bucket of all its hits
+)
+
+var mistakes = map[string]mistake{
+	"no wait for the acknowledgement": noWaitForTheAck, "growth debited at half": growAtHalf,
+	"full after a blanket rule forgotten": forgetFull, "assignment of a dead stream reused": reuseDead,
+	"time to live from the send": liveFromTheSend, "tokens over the end of a window": tokensOverTheEnd,
+}
+
+const tick = 5 * time.Millisecond
+
+// bucketOfEnvoy is a token bucket as in Envoy 1.40, by the clock of the Envoy.
+type bucketOfEnvoy struct {
+	Bucket
+
+	tokens float64
+	at     float64 // seconds
+}
+
+func (b *bucketOfEnvoy) fill(now float64) {
+	b.tokens = min(float64(b.Max), b.tokens+(now-b.at)*float64(b.Fill)/float64(b.Interval))
+	b.at = now
+}
+
+// worker is a thread of an Envoy. It uses the assignment of the main thread a little later.
+type worker struct {
+	rule     *bucketOfEnvoy // nil: every request is denied
+	switches []change
+}
+
+type change struct {
+	at   time.Duration
+	rule *bucketOfEnvoy
+}
+
+// envoyModel is an Envoy with the filter rate_limit_quota, one bucket id, and DENY_ALL without an
+// assignment and after one has expired.
+type envoyModel struct {
+	clock    float64 // seconds in a second of true time
+	workers  []worker
+	rule     *bucketOfEnvoy
+	expires  time.Duration
+	assigned bool
+	known    bool // the bucket id
+	attempts float64
+	rate     float64 // requests in a second
+
+	allowed, denied uint64
+	reportAt        time.Duration
+	client          *Client       // of the stream that is open; nil: none
+	away            time.Duration // until then it reaches nobody
+	inbox, outbox   []message
+}
+
+// message is on its way in one direction of a stream.
+type message struct {
+	at              time.Duration
+	client          *Client
+	order           Order
+	allowed, denied uint64
+	ack             uint64 // 0: a report
+	leave           bool
+}
+
+// schedule is one run: a division, Envoys and a network that loses, delays and dies.
+type schedule struct {
+	random           *rand.Rand
+	mistake          mistake
+	now              time.Duration
+	d                *Division
+	due              time.Duration
+	envoys           []*envoyModel
+	orders           []Order
+	calm             bool // nothing fails
+	rates            []float64
+	restless, deaths int // ticks between two of an Envoy
+
+	oracle             *bucketOfEnvoy // in true time: what one bucket would hold
+	window             time.Duration  // 0: no window
+	windowAt           time.Duration
+	inWindow, perWin   int64
+	admitted, attempts int64
+	rules              []*bucketOfEnvoy // memory
+	over               bool
+}
+
+func (s *schedule) delay() time.Duration {
+	if !s.calm && s.random.IntN(12) == 0 {
+		return time.Duration(s.random.Int64N(int64(4900 * time.Millisecond)))
+	}
+	return time.Duration(s.random.Int64N(int64(8 * time.Millisecond)))
+}
+
+// post adds a message to a queue that keeps the order.
+func (s *schedule) post(queue *[]message, m message) {
+	m.at = s.now + s.delay()
+	for i := range *queue {
+		if (*queue)[i].client == m.client {
+			m.at = max(m.at, (*queue)[i].at)
+		}
+	}
+	*queue = append(*queue, m)
+}
+
+func (s *schedule) run(duration time.Duration) {
+	for ; s.now < duration && !s.over; s.now += tick {
+		for _, e := range s.envoys {
+			s.deliver(e)
+			s.serve(e)
+			s.report(e)
+			if !s.calm && s.random.IntN(s.deaths) == 0 {
+				s.die(e)
+			}
+		}
+		s.divide()
+		if s.now%(10*tick) == 0 {
+			s.cover()
+		}
+	}
+}
+
+// cover is the oracle for the requests that could come at this instant: all that the Envoys could
+// admit at once, and what the ledger could give, is at most what one bucket would admit.
+func (s *schedule) cover() {
+	could := float64(s.d.level) / token
+	for _, e := range s.envoys {
+		s.rules = append(s.rules[:0], e.rule)
+		for i := range e.workers {
+			s.rules = append(s.rules, e.workers[i].rule)
+			for _, c := range e.workers[i].switches {
+				s.rules = append(s.rules, c.rule)
+			}
+		}
+		for i, b := range s.rules {
+			if b != nil && !slices.Contains(s.rules[:i], b) {
+				b.fill(s.now.Seconds() * e.clock)
+				could += b.tokens
+			}
+		}
+	}
+	s.oracle.fill(s.now.Seconds())
+	s.over = s.over || could > s.oracle.tokens+1e-3
+}
+
+// divide lets the division do what is due, and posts its orders.
+func (s *schedule) divide() {
+	if s.mistake == liveFromTheSend {
+		s.d.clients = slices.DeleteFunc(s.d.clients, func(c *Client) bool { return c.gone && s.now >= c.sent+TTL })
+	}
+	if s.now < s.due {
+		return
+	}
+	s.orders, s.due = s.d.Step(s.now, s.orders[:0])
+	for _, o := range s.orders {
+		c := o.Client
+		switch {
+		case s.mistake == growAtHalf && c.change && o.Bucket.Max > 0:
+			s.d.level += o.Bucket.tokens() / 2
+		case s.mistake == forgetFull && c.change && c.before.Max == 0:
+			s.d.level += o.Bucket.tokens()
+		case s.mistake == noWaitForTheAck:
+			s.d.Acknowledge(c, o.Seq, s.now)
+		}
+		e := c.Tag.(*envoyModel)
+		if e.client == c {
+			s.post(&e.inbox, message{client: c, order: o})
+		}
+	}
+}
+
+// deliver moves what has arrived, both ways.
+func (s *schedule) deliver(e *envoyModel) {
+	e.inbox = slices.DeleteFunc(e.inbox, func(m message) bool {
+		if m.at > s.now {
+			return false
+		}
+		if e.client == m.client { // else nobody is there to acknowledge
+			s.post(&e.outbox, message{client: m.client, ack: m.order.Seq})
+		}
+		e.assign(s, m.order)
+		return true
+	})
+	e.outbox = slices.DeleteFunc(e.outbox, func(m message) bool {
+		switch {
+		case m.at > s.now:
+			return false
+		case m.leave:
+			s.d.Leave(m.client)
+			if s.mistake == reuseDead {
+				s.d.clients = slices.DeleteFunc(s.d.clients, func(c *Client) bool { return c == m.client })
+			}
+		case m.ack > 0:
+			s.d.Acknowledge(m.client, m.ack, s.now)
+		case m.client.Over():
+			return true
+		default:
+			s.d.Report(m.client, m.allowed, m.denied, s.now)
+		}
+		s.due = 0
+		return true
+	})
+	if e.assigned && s.now >= e.expires {
+		e.assigned = false
+		e.put(s, nil)
+	}
+}
+
+// assign is what the main thread of Envoy does with an assignment.
+func (e *envoyModel) assign(s *schedule, o Order) {
+	if o.Abandon {
+		e.known, e.assigned = false, false
+		e.put(s, nil)
+		return
+	}
+	e.expires = s.now + time.Duration(float64(TTL)/e.clock)
+	switch {
+	case o.Bucket.Max == 0:
+		e.put(s, nil)
+	case e.assigned && e.rule != nil && e.rule.Max == o.Bucket.Max && e.rule.Fill == o.Bucket.Fill: // the same
+	default:
+		local := s.now.Seconds() * e.clock
+		b := &bucketOfEnvoy{Bucket: o.Bucket, tokens: float64(o.Bucket.Max), at: local}
+		if e.assigned && e.rule != nil {
+			e.rule.fill(local)
+			b.tokens = e.rule.tokens / float64(e.rule.Max) * float64(b.Max)
+		}
+		e.put(s, b)
+	}
+	e.assigned = true
+}
+
+func (e *envoyModel) put(s *schedule, rule *bucketOfEnvoy) {
+	e.rule = rule
+	for i := range e.workers {
+		lag := time.Duration(s.random.Int64N(int64(20 * time.Millisecond)))
+		if !s.calm && s.random.IntN(4) == 0 {
+			lag = time.Duration(s.random.Int64N(int64(Settle - tick)))
+		}
+		w := &e.workers[i]
+		if n := len(w.switches); n > 0 {
+			lag = max(lag, w.switches[n-1].at-s.now)
+		}
+		w.switches = append(w.switches, change{s.now + lag, rule})
+	}
+}
+
+// serve lets each worker ask for the requests of one tick.
+func (s *schedule) serve(e *envoyModel) {
+	if !s.calm && s.random.IntN(s.restless) == 0 {
+		e.rate = s.rates[s.random.IntN(len(s.rates))]
+	}
+	for i := range e.workers {
+		w := &e.workers[i]
+		for len(w.switches) > 0 && w.switches[0].at <= s.now {
+			w.rule = w.switches[0].rule
+			w.switches = w.switches[1:]
+		}
+	}
+	e.attempts += e.rate * tick.Seconds()
+	for at := s.random.IntN(len(e.workers)); e.attempts >= 1; at = (at + 1) % len(e.workers) {
+		w := &e.workers[at]
+		e.attempts--
+		s.attempts++
+		admitted := false
+		if b := w.rule; b != nil {
+			b.fill(s.now.Seconds() * e.clock)
+			if admitted = b.tokens >= 1; admitted {
+				b.tokens--
+				s.admit()
+			}
+		}
+		if admitted {
+			e.allowed++
+		} else {
+			e.denied++
+		}
+		if !e.known && e.client != nil { // the first request is reported at once
+			e.known = true
+			e.send(s)
+		}
+	}
+}
+
+func (e *envoyModel) send(s *schedule) {
+	s.post(&e.outbox, message{client: e.client, allowed: e.allowed, denied: e.denied})
+	e.allowed, e.denied = 0, 0
+}
+
+// admit is the oracle: each interval has at most what one bucket would admit in it.
+func (s *schedule) admit() {
+	s.admitted++
+	if s.window > 0 {
+		if s.now >= s.windowAt+s.window {
+			s.windowAt, s.inWindow = s.now/s.window*s.window, 0
+		}
+		s.inWindow++
+		s.over = s.over || s.inWindow > s.perWin
+	}
+	s.oracle.fill(s.now.Seconds())
+	if s.oracle.tokens--; s.oracle.tokens < -1e-6 {
+		s.over = true
+	}
+}
+
+// report sends the reports of every five seconds, and opens a stream where there is none.
+func (s *schedule) report(e *envoyModel) {
+	if s.now < e.reportAt {
+		return
+	}
+	e.reportAt += 5 * time.Second
+	if e.client == nil && s.now < e.away {
+		return
+	}
+	if e.client == nil {
+		e.client = s.d.Join(s.now, true, e)
+		s.due = 0
+	} else if e.client.Over() {
+		return
+	}
+	if e.known {
+		e.send(s)
+	}
+}
+
+// die ends the stream of an Envoy. Messages on their way may arrive, or not.
+func (s *schedule) die(e *envoyModel) {
+	if e.client == nil {
+		return
+	}
+	gone := e.client
+	e.client = nil
+	if s.random.IntN(3) == 0 {
+		e.away = s.now + 25*time.Second
+	}
+	lost := func(m message) bool { return s.random.IntN(2) == 0 }
+	e.inbox, e.outbox = slices.DeleteFunc(e.inbox, lost), slices.DeleteFunc(e.outbox, lost)
+	s.post(&e.outbox, message{client: gone, leave: true})
+	if s.random.IntN(3) == 0 { // the process too; another one begins without an assignment
+		e.known, e.assigned, e.rule = false, false, nil
+		e.allowed, e.denied = 0, 0
+		e.inbox = nil
+		for i := range e.workers {
+			e.workers[i] = worker{}
+		}
+	}
+}
+
+func newSchedule(seed uint64, envoys int, l Limit, m mistake) *schedule {
+	s := &schedule{random: rand.New(rand.NewPCG(seed, 27)), mistake: m, d: New(l, 0)}
+	for range envoys {
+		s.envoys = append(s.envoys, &envoyModel{
+			clock: 1 + (s.random.Float64()*2-1)/drift, workers: make([]worker, 2), rate: 3000,
+			reportAt: time.Duration(s.random.Int64N(int64(5*time.Second))) / tick * tick,
+		})
+	}
+	s.restless, s.deaths = []int{150, 600, 2000}[s.random.IntN(3)], []int{500, 4000, 20_000}[s.random.IntN(3)]
+	s.rates = [][]float64{{0, 0, 5, 100, 3000}, {20, 3000}, {0, 3000}}[s.random.IntN(3)]
+	s.oracle = &bucketOfEnvoy{Bucket: Bucket{Max: uint32(l.Burst / token), Fill: uint32(l.Rate / 1e6), Interval: 1000}}
+	s.oracle.tokens = float64(s.oracle.Max)
+	return s
+}

@@ -292,6 +292,9 @@ func (p *process) newServers(context.Context) (err error) {
 	s := p.Server
 	s.Limiter, s.Logger, s.Registry, s.Ready = p.limiter, p.Logger, p.registry, p.ready
 	s.JSON.Hosts = p.Hosts
+	if p.stores.redis != nil {
+		s.NoQuotas = "RateLimitQuotaService divides limits of counts in memory; with Redis it does not serve yet"
+	}
 	s.Tracer, s.Propagator = p.traces.Tracer(), p.traces.Propagator()
 	if p.server, err = server.New(s); err != nil {
 		return err

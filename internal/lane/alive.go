@@ -16,6 +16,8 @@ type alive struct {
 	spoke    bool // HEADERS or DATA were sent since the last PING of the client
 	lastPing int64
 	strikes  int // PINGs of the client that came too early
+
+	marking bool // a PING behind streams with marks is on its way
 }
 
 // maxStrikes is the number of PINGs that may come too early, as in grpc-go.
@@ -103,7 +105,7 @@ func (c *Conn) tickStreams() error {
 	}
 	for i := 0; i < len(c.waiting); {
 		s := c.waiting[i]
-		if !c.passed(s.since, ResponseTimeout) {
+		if timeout := s.responseTimeout(); !c.passed(s.since, timeout) {
 			i++
 			continue
 		}
@@ -121,8 +123,14 @@ func (c *Conn) ping(f frame, payload []byte) error {
 	case f.length != 8:
 		return &ConnError{FrameSizeError, CauseProtocol, "PING must have 8 bytes"}
 	case f.has(flagAck):
-		if string(payload) == drainPing {
+		switch string(payload) {
+		case drainPing:
 			c.finishDrain()
+		case markPing:
+			if c.alive.marking {
+				c.endMark()
+				return nil
+			}
 		}
 		return c.spend(costUnknown)
 	}

@@ -52,6 +52,7 @@ type backStream struct {
 	over       bool   // the server has nothing more to send
 	consumed   int    // bytes to open the stream's window by
 	held       int    // bytes of memory in the server
+	long       bool   // see Long
 }
 
 // Memory of the parts of a request in grpc-go, as measured with Go 1.26 and grpc-go 1.85 (decision
@@ -145,6 +146,13 @@ func (b *Back) Begin(id uint32, fields []hpack.HeaderField, end bool) {
 	b.out = appendHeaderFrames(b.out, id, b.text.Bytes(), end, b.maxFrame)
 }
 
+// Long says that a stream has many messages: bytes that the server has read do not count as held.
+func (b *Back) Long(id uint32) {
+	if s := b.streams[id]; s != nil {
+		s.long = true
+	}
+}
+
 // Data implements [Foreign].
 func (b *Back) Data(id uint32, data []byte, end bool) {
 	s := b.streams[id]
@@ -234,6 +242,9 @@ func (b *Back) Credit(id uint32, n int) {
 		}
 	}
 }
+
+// Arrived implements [Foreign]. The gRPC server does not get it.
+func (b *Back) Arrived(uint64, int64) {}
 
 // Receive takes the next bytes from the gRPC server. After an error the caller closes that
 // connection and calls Lost.
@@ -369,6 +380,11 @@ func (b *Back) windowUpdate(f frame, payload []byte) {
 		b.flushAll()
 	} else if s := b.streams[f.stream]; s != nil {
 		s.sendWindow += increment
+		if s.long {
+			read := min(backDataFactor*int(increment), s.held-BackStreamBytes)
+			s.held -= read
+			b.held -= read
+		}
 		b.flush(f.stream, s)
 	}
 }

@@ -127,6 +127,7 @@ func (s *silent) Begin(uint32, []hpack.HeaderField, bool) {}
 func (s *silent) Data(_ uint32, data []byte, _ bool)      { s.bytes += len(data) }
 func (s *silent) Reset(uint32, Code)                      {}
 func (s *silent) Credit(uint32, int)                      {}
+func (s *silent) Arrived(uint64, int64)                   {}
 
 func TestMoreThanTheWindowIsAnError(t *testing.T) {
 	c := newTalk(t)

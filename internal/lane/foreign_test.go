@@ -35,6 +35,9 @@ func (r *recorder) Data(id uint32, data []byte, end bool) {
 }
 func (r *recorder) Reset(id uint32, code Code) { r.note("reset %d %x", id, uint32(code)) }
 func (r *recorder) Credit(id uint32, n int)    { r.note("credit %d %d", id, n) }
+func (r *recorder) Arrived(mark uint64, bytes int64) {
+	r.note("arrived %d %d", mark, bytes)
+}
 
 // newForeign returns a connection with a recorder, and with stream 1 open for another method.
 func newForeign(t *testing.T, change ...func(*Options)) (*talk, *recorder) {
@@ -248,4 +251,38 @@ func TestWithoutAForeignOtherMethodsAreUnknown(t *testing.T) {
 	const head = " HEADERS :status=200 content-type=application/grpc grpc-status=12 grpc-message="
 	c.expect("1"+head+"unknown service other.Service END", "3"+head+`malformed method name: "nothing" END`,
 		"5"+head+`malformed method name: "/nothing" END`)
+}
+
+func TestAPingSaysThatMarkedDataHasArrived(t *testing.T) {
+	c, r := newForeign(t)
+	ping := fmt.Sprintf("PING %x", markPing)
+	ack := func(want ...string) {
+		c.must(c.framer.WritePing(true, [8]byte([]byte(markPing))))
+		c.expect(want...)
+	}
+	c.conn.ForeignMark(1, 7)
+	c.conn.ForeignData(1, []byte("first"), false)
+	c.conn.ForeignData(1, []byte("second"), false) // while the first PING is on its way
+	c.expect(`1 DATA "first"`, ping, `1 DATA "second"`)
+	r.expect(t, "credit 1 5", "credit 1 6")
+	ack(ping)
+	r.expect(t, "arrived 7 5")
+	ack()
+	r.expect(t, "arrived 7 11")
+	ack() // nobody has asked
+	r.expect(t)
+}
+
+func TestMarkedDataThatDoesNotGoOutInTimeIsDropped(t *testing.T) {
+	c, r := newForeign(t)
+	c.conn.ForeignMark(1, 7)
+	c.conn.ForeignData(1, make([]byte, defaultWindow), false)
+	c.conn.ForeignData(1, []byte("late"), false)
+	must.Get(c.send())(t)
+	r.calls = nil
+	c.window(0, 1)
+	c.window(1, 1) // one byte more is no progress that counts
+	must.Get(c.send())(t)
+	c.tick(MarkTimeout, "", "1 RST_STREAM CANCEL")
+	r.expect(t, "credit 1 1", "reset 1 8", "credit 1 3")
 }

@@ -112,6 +112,9 @@ type Foreign interface {
 	Reset(stream uint32, code Code)
 	// Credit says that so many bytes of [Conn.ForeignData] have gone out, or were dropped.
 	Credit(stream uint32, bytes int)
+	// Arrived says that the first so many bytes of a stream have arrived at the client, see
+	// [Conn.ForeignMark]. mark is of ForeignMark.
+	Arrived(mark uint64, bytes int64)
 }
 
 // Code is an error code of HTTP/2, RFC 9113 section 7.

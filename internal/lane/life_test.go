@@ -20,6 +20,7 @@ type owner struct {
 func (o *owner) Begin(id uint32, _ []hpack.HeaderField, _ bool) { o.open = append(o.open, id) }
 func (o *owner) Data(id uint32, data []byte, _ bool)            { o.bytes[id] += len(data) }
 func (o *owner) Credit(uint32, int)                             {}
+func (o *owner) Arrived(uint64, int64)                          {}
 func (o *owner) Reset(id uint32, _ Code) {
 	o.open = slices.DeleteFunc(o.open, func(other uint32) bool { return other == id })
 }

@@ -29,6 +29,11 @@ type stream struct {
 	sent       int
 	trailer    []byte // header block behind the queue; nil: none
 	since      int64  // instant from which on the queue waits, in Conn.waiting; 0: it does not
+
+	mark    uint64 // of ForeignMark; 0: none
+	passed  int64  // bytes of DATA that have gone out, of a stream with a mark
+	behind  int64  // of these, the bytes before the last PING of marks
+	arrived int64  // of these, the bytes that the Foreign has been told of
 }
 
 type streams struct {

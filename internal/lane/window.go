@@ -94,8 +94,9 @@ func (c *Conn) flush(s *stream) {
 		s.sendWindow -= int64(n)
 		c.flow.send -= int64(n)
 		c.opened.queued -= n
+		s.passed += int64(n)
 		if s.foreign {
-			if s.since != 0 {
+			if s.since != 0 && s.mark == 0 {
 				s.since = c.now // a stream may last for hours
 			}
 			c.foreign.Credit(s.id, n)
@@ -108,12 +109,15 @@ func (c *Conn) flush(s *stream) {
 		if s.since == 0 {
 			s.since = c.now
 			c.waiting = append(c.waiting, s)
-			c.tickIn(ResponseTimeout)
+			c.tickIn(s.responseTimeout())
 		}
 		return
 	}
 	s.queue, s.sent = s.queue[:0], 0
 	c.unwait(s)
+	if s.mark != 0 {
+		c.sendMark()
+	}
 	if s.over {
 		c.endResponse(s)
 	}

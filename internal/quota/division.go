@@ -22,7 +22,6 @@ type Division struct {
 type Client struct {
 	Tag any // of the caller
 
-	pings   bool // deliveries are acknowledged; else they count after Delivery
 	gone    bool // the stream has ended
 	leaving bool // an order to forget the bucket is under way
 	over    bool // the division has forgotten the client
@@ -71,9 +70,9 @@ func (d *Division) SetLimit(l Limit, now time.Duration) {
 	}
 }
 
-// Join adds a client that has no bucket. pings says that the caller will call Acknowledge.
-func (d *Division) Join(now time.Duration, pings bool, tag any) *Client {
-	c := &Client{Tag: tag, pings: pings, demand: -1, reported: now, wanted: now, since: now}
+// Join adds a client that has no bucket.
+func (d *Division) Join(now time.Duration, tag any) *Client {
+	c := &Client{Tag: tag, demand: -1, reported: now, wanted: now, since: now}
 	d.clients, d.dirty = append(d.clients, c), true
 	return c
 }
@@ -110,8 +109,11 @@ func (c *Client) Over() bool { return c.over }
 // Empty reports whether no bucket is in force, and no client is left.
 func (d *Division) Empty() bool { return len(d.clients) == 0 }
 
-// Clients returns the number of clients with a bucket or a stream.
-func (d *Division) Clients() int { return len(d.clients) }
+// Full reports whether nobody has a part of the limit, so that a new division would be the same.
+func (d *Division) Full(now time.Duration) bool {
+	d.advance(now)
+	return d.Empty() && d.level >= d.limit.Burst
+}
 
 // Rate returns the rate that all clients may use, in billionths of a hit in a second.
 func (d *Division) Rate() int64 { return d.limit.Rate - d.free() }
@@ -196,9 +198,6 @@ func (d *Division) room() int64 {
 // settle ends changes that all threads of the client use, and forgets expired buckets.
 func (d *Division) settle(now time.Duration) {
 	d.clients = slices.DeleteFunc(d.clients, func(c *Client) bool {
-		if c.placed && !c.pings && !c.acked && now >= c.sent+Delivery {
-			c.acked, c.fresh, c.calm = true, c.sent, c.sent+Delivery+Settle
-		}
 		if c.change && c.acked && now >= c.calm {
 			c.before, c.change, d.dirty = Bucket{}, false, true
 			if c.leaving {

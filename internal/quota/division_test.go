@@ -52,7 +52,7 @@ func find(t *testing.T, m mistake, runs int) (found bool, ran int, requests int6
 
 func TestNoIntervalHasMoreThanTheLimit(t *testing.T) {
 	t.Parallel()
-	runs := 240
+	runs := 120
 	if testing.Short() {
 		runs = 30
 	}
@@ -180,14 +180,14 @@ func leastByFilling(demands []int64, rate int64) []int64 {
 func TestANewClientHasABucketAtOnce(t *testing.T) {
 	t.Parallel()
 	d := New(Limit{Rate: 1000 * token, Burst: 200 * token}, 0)
-	first := d.Join(0, true, nil)
+	first := d.Join(0, nil)
 	orders, _ := d.Step(0, nil)
 	d.Acknowledge(first, orders[0].Seq, time.Millisecond)
 	d.Report(first, 4000, 4000, 4*time.Second)
 	if orders, _ = d.Step(4*time.Second, nil); d.free() > 100*token {
 		t.Fatalf("%d of the rate are free: the first client must have nearly all", d.free())
 	}
-	second := d.Join(4500*time.Millisecond, true, nil)
+	second := d.Join(4500*time.Millisecond, nil)
 	orders, _ = d.Step(4500*time.Millisecond, nil)
 	for _, o := range orders {
 		if o.Client == second && o.Bucket.Max >= 10 {
@@ -249,7 +249,7 @@ func BenchmarkStep(b *testing.B) {
 		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) {
 			d := New(Limit{Rate: 1000 * token, Burst: 1000 * token}, 0)
 			for range clients {
-				d.Join(0, true, nil)
+				d.Join(0, nil)
 			}
 			orders := make([]Order, 0, 2*clients)
 			now := time.Duration(0)

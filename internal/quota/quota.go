@@ -45,9 +45,9 @@ import (
 
 // Bounds of time. An Envoy that does not keep them can admit more, see docs/rlqs.md.
 const (
-	TTL      = 15 * time.Second       // of an order, from its arrival
+	TTL      = 20 * time.Second       // of an order, from its arrival
 	Renew    = 5 * time.Second        // from an order to its repetition
-	Delivery = 5 * time.Second        // from sending an order to the last instant at which it may arrive
+	Delivery = 10 * time.Second       // from sending an order to the last instant at which it may arrive
 	Settle   = 250 * time.Millisecond // from the arrival of an order to the last thread of the client that uses it
 	Idle     = 10 * time.Minute       // without a request, then a client loses its bucket
 

@@ -104,7 +104,7 @@ type schedule struct {
 
 func (s *schedule) delay() time.Duration {
 	if !s.calm && s.random.IntN(12) == 0 {
-		return time.Duration(s.random.Int64N(int64(4900 * time.Millisecond)))
+		return time.Duration(s.random.Int64N(int64(Delivery) * 98 / 100))
 	}
 	return time.Duration(s.random.Int64N(int64(8 * time.Millisecond)))
 }
@@ -330,7 +330,7 @@ func (s *schedule) report(e *envoyModel) {
 		return
 	}
 	if e.client == nil {
-		e.client = s.d.Join(s.now, true, e)
+		e.client = s.d.Join(s.now, e)
 		s.due = 0
 	} else if e.client.Over() {
 		return
@@ -348,7 +348,7 @@ func (s *schedule) die(e *envoyModel) {
 	gone := e.client
 	e.client = nil
 	if s.random.IntN(3) == 0 {
-		e.away = s.now + 25*time.Second
+		e.away = s.now + 35*time.Second
 	}
 	lost := func(m message) bool { return s.random.IntN(2) == 0 }
 	e.inbox, e.outbox = slices.DeleteFunc(e.inbox, lost), slices.DeleteFunc(e.outbox, lost)

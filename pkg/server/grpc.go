@@ -1,6 +1,7 @@
 package server
 
 import (
+	rlqsv3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/health"
 	healthgrpc "google.golang.org/grpc/health/grpc_health_v1"
@@ -25,6 +26,7 @@ func (s *Server) newGRPC(secure *wire.Secure) *wire.GRPC {
 	}
 	g := wire.NewGRPC(o)
 	g.RegisterService(s.service.describe(), s.service)
+	rlqsv3.RegisterRateLimitQuotaServiceServer(g, s.service.quotas)
 	s.addHealth(g, legacyHealthName, ratelimitv3.RateLimitService_ServiceDesc.ServiceName)
 	return g
 }

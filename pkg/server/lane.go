@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	rlqsv3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -30,6 +31,7 @@ func (s *Server) newLane(secure *wire.Secure) (*laneserver.Server, error) {
 	options := laneserver.Options{
 		Lane: l, Logger: s.options.Logger, MaxConnectionAge: s.options.MaxConnectionAge,
 		Secure: secure, Bytes: s.service.bytes, Weigh: weigh,
+		Marked: rlqsv3.RateLimitQuotaService_StreamRateLimitQuotas_FullMethodName, Arrived: s.service.quotas.arrived,
 	}
 	var served *laneserver.Server
 	options.Handler = func(c *laneserver.Conn) laneserver.Handler {

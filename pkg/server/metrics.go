@@ -58,6 +58,13 @@ func (s *Server) newCollector() prometheus.Collector {
 		metrics.New("in_flight_refused_total", "gRPC requests that were refused because too many bytes were in flight."),
 		metrics.New("in_flight_connections_ended_total", "gRPC connections that the server ended, by reason.", "reason"),
 
+		metrics.New("rlqs_streams", "Open streams of RateLimitQuotaService: Envoys."),
+		metrics.New("rlqs_buckets", "Buckets of all streams."),
+		metrics.New("rlqs_assigned_hits_per_second", "Rate that Envoys may use now without asking.", "domain", "rule"),
+		metrics.New("rlqs_hits_total", "Hits that Envoys have reported.", "domain", "rule", "code"),
+		metrics.New("rlqs_unsettled", "Assignments that Envoys have not acknowledged, or have only just."),
+		metrics.New("rlqs_refused_total", "Buckets without an assignment, by reason.", "reason"),
+
 		metrics.New("rules", "Rules in force: descriptors with limits or unlimited.", "domain"),
 		metrics.New("tracked_keys", "Keys with the most hits that are tracked now."),
 		metrics.New("tracked_keys_used_ratio",
@@ -78,6 +85,7 @@ func (s *Server) collect(to metrics.Scrape) {
 	to.Histogram("request_duration_seconds", s.Spent())
 	s.collectInFlight(to)
 	s.collectRules(to)
+	s.service.quotas.collect(to)
 	s.collectHolds(to)
 	s.collectNumbers(to)
 	s.collectTop(to)

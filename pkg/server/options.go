@@ -54,6 +54,9 @@ type Options struct {
 	// library serves the other methods alone (decision 37).
 	GRPCGo bool
 
+	// NoQuotas is the reason why RateLimitQuotaService refuses its streams; "": it serves.
+	NoQuotas string
+
 	TLS *tls.Config // of Serve, except on Unix sockets; nil: no TLS. HTTP has no TLS
 
 	Tracer     trace.Tracer                  // makes a span of each request; nil: no spans

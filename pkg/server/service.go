@@ -31,6 +31,7 @@ type service struct {
 	lost     atomic.Uint64 // requests that failed before the limiter
 	bytes    *wire.Bytes
 	workers  *workers
+	quotas   *quotas
 
 	observers observers
 	unknown   unknownDomains
@@ -41,6 +42,7 @@ func newService(o Options) *service {
 		options: o, statuses: statusMapper{logger: o.Logger}, workers: &workers{batches: make(chan *batch), done: make(chan struct{})},
 		unknown: unknownDomains{logger: o.Logger},
 	}
+	s.quotas = newQuotas(&o)
 	s.bytes = wire.NewBytes(int64(o.MaxBytesInFlight), o.Logger)
 	s.calls.New = func() any { return new(call) }
 	s.batches.New = func() any { return new(batch) }

@@ -3,6 +3,8 @@ package laneserver
 import (
 	"io"
 	"net"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -88,8 +90,22 @@ func (b *back) Begin(stream uint32, fields []hpack.HeaderField, end bool) {
 		return
 	}
 	b.used = c.server.now()
+	var mark uint64
+	if path := c.server.options.Marked; path != "" && slices.Contains(fields, hpack.HeaderField{Name: ":path", Value: path}) {
+		mark = c.server.marks.Add(1)
+		fields = slices.DeleteFunc(fields, func(f hpack.HeaderField) bool { return f.Name == MarkHeader })
+		fields = append(fields, hpack.HeaderField{Name: MarkHeader, Value: strconv.FormatUint(mark, 10)})
+		giveUp(c.conn, arrivalTimeout)
+	}
 	b.Back.Begin(stream, fields, end)
+	if mark != 0 {
+		c.machine.ForeignMark(stream, mark)
+		b.Long(stream)
+	}
 }
+
+// Arrived implements [lane.Foreign].
+func (b *back) Arrived(mark uint64, bytes int64) { b.conn.server.options.Arrived(mark, bytes) }
 
 // pipe is the gRPC server's end of a connection in memory. The server has one reader and one
 // writer. Deadlines do nothing: the bytes of a handshake are there from the beginning.

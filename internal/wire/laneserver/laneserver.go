@@ -17,6 +17,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirproxy/weir/internal/lane"
@@ -28,6 +29,14 @@ const (
 	tickEvery  = time.Second
 	lingerTime = time.Second // for the client to close a connection that has ended
 )
+
+// MarkHeader is the metadata with the mark of a stream, see Options.Marked. The lane removes what a
+// client sends under that name.
+const MarkHeader = "x-weir-mark"
+
+// arrivalTimeout is the time after which TCP gives up bytes that the client does not acknowledge, on
+// connections with streams of Options.Marked.
+const arrivalTimeout = 5 * time.Second
 
 // shutdownReason is the debug data of a GOAWAY, as in grpc-go.
 const shutdownReason = "graceful_stop"
@@ -41,6 +50,12 @@ type Options struct {
 	Secure *wire.Secure          // TLS, with a handshake of at most ten seconds; nil: none
 	Bytes  *wire.Bytes           // bounds the buffers of the connections; nil: no bound
 	Weigh  func(path string) int // the memory of a stream of another method, see [lane.NewBack]
+
+	// Marked is the path of a method whose clients acknowledge DATA. The gRPC server finds the mark of
+	// a stream, which is unique, under MarkHeader. Arrived gets the mark and the bytes that have
+	// arrived, under the lock of the connection. Both or none must be set.
+	Marked  string
+	Arrived func(mark uint64, bytes int64)
 
 	MaxConnectionAge time.Duration // at which a client must connect again, plus or minus a tenth; 0: no bound
 }
@@ -62,6 +77,7 @@ type Server struct {
 	serving sync.WaitGroup
 	stopped chan struct{} // closed by the first GracefulStop or Stop
 	stop    func()        // closes stopped, once
+	marks   atomic.Uint64 // given so far
 
 	mu        sync.Mutex // guards the rest
 	listeners map[net.Listener]struct{}

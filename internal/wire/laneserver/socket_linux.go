@@ -5,6 +5,9 @@ import (
 	"io"
 	"net"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/weirproxy/weir/internal/rawio"
 )
@@ -37,6 +40,24 @@ func newSocket(raw, secured net.Conn) socket {
 	r := &rawSocket{conn: raw, raw: calls}
 	r.reading, r.writing = r.tryRead, r.tryWrite
 	return r
+}
+
+// giveUp ends a TCP connection whose client does not acknowledge bytes for so long. Later these bytes
+// cannot arrive. Another kind of connection stays as it is.
+func giveUp(raw net.Conn, after time.Duration) {
+	below := raw
+	if bounded, ok := below.(interface{ NetConn() net.Conn }); ok {
+		below = bounded.NetConn()
+	}
+	tcp, ok := below.(*net.TCPConn)
+	if !ok {
+		return
+	}
+	if calls, err := tcp.SyscallConn(); err == nil {
+		_ = calls.Control(func(fd uintptr) { // an error is of a connection that has ended
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(after.Milliseconds()))
+		})
+	}
 }
 
 type rawSocket struct {

@@ -1,0 +1,61 @@
+package limiter
+
+import (
+	"errors"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/descriptors"
+)
+
+// Dividend is what a set of entries without an order may use, for a caller that divides the limits
+// among clients. See [Limiter.Dividend].
+type Dividend struct {
+	Rule   *descriptors.Rule
+	Key    string             // all entries with one Key share one count; "" where nothing is limited
+	Limits []algorithms.Limit // all hold; none: everything passes
+}
+
+// The reasons why a limit cannot be divided. errors.Is works with all of them.
+var (
+	ErrNoRule      = errors.New("no rule has all these keys")
+	ErrSeveral     = errors.New("several rules have these keys in different orders")
+	ErrIndivisible = errors.New("a limit with holders, prices, groups or replaces cannot be divided")
+)
+
+// Dividend returns the limits of a rule for entries in any order, with the numbers of tables, of
+// schedules and of grants for now. In shadow mode nothing is limited. Dividend changes the order of
+// entries, and charges nothing. The error is one of the above, or an [*InvalidError].
+func (l *Limiter) Dividend(domain string, entries []Entry) (Dividend, error) {
+	set := l.current.Load()
+	d := set.rules.Domain(domain)
+	if d == nil {
+		return Dividend{}, ErrNoRule
+	}
+	switch d.Order(entries) {
+	case 0:
+		return Dividend{}, ErrNoRule
+	case 1:
+	default:
+		return Dividend{}, ErrSeveral
+	}
+	r := Request{Domain: domain, Descriptors: []Descriptor{{Entries: entries}}}
+	var v Verdict
+	if err := l.charges(set, &r, &v); err != nil {
+		return Dividend{}, err
+	}
+	rule := v.Statuses[0].Rule
+	if rule.Holds() || rule.Group.Rank > 0 || len(rule.Replaces) > 0 {
+		return Dividend{}, ErrIndivisible
+	}
+	of := Dividend{Rule: rule}
+	if rule.Shadow || l.options.Shadow {
+		return of, nil
+	}
+	for i := range v.charges {
+		of.Limits = append(of.Limits, v.charges[i].Limit)
+	}
+	if len(v.charges) > 0 {
+		of.Key = string(v.charges[0].Key)
+	}
+	return of, nil
+}

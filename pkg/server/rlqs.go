@@ -1,0 +1,322 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	rlqsv3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/weirproxy/weir/internal/loglimit"
+	"github.com/weirproxy/weir/internal/metrics"
+	"github.com/weirproxy/weir/internal/printable"
+	"github.com/weirproxy/weir/internal/quota"
+	"github.com/weirproxy/weir/internal/wire/laneserver"
+	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/limiter"
+)
+
+// Bounds of RateLimitQuotaService. A bucket id beyond a bound has no assignment.
+const (
+	maxQuotaStreams = 1000
+	maxQuotaBuckets = 10_000 // of all streams, and as many limits
+	maxStreamBucket = 1000   // buckets of one stream
+	maxBucketKeys   = 16     // of a bucket id
+	maxBucketText   = 1024   // bytes of its keys and values
+	maxQuotaUsages  = 4000   // usages of one stream in a second
+	quotaTick       = 20 * time.Millisecond
+)
+
+// quotas is RateLimitQuotaService: limits that are divided among Envoys. The goroutine of the first
+// stream, run, lasts as long as there are streams. All methods are safe for concurrent use.
+type quotas struct {
+	rlqsv3.UnimplementedRateLimitQuotaServiceServer
+
+	limiter *limiter.Limiter
+	logger  *slog.Logger
+	refused string // why there is no service; "" if there is one
+	begun   time.Time
+	warned  loglimit.Limiter
+
+	mu        sync.Mutex                 // guards the rest. Under mu nothing waits for a client
+	divisions map[string]*divided        // by the key of the count
+	streams   map[uint64]*quotaStream    // by mark
+	counts    map[countOfRule]*[2]uint64 // reported hits, allowed and denied
+	buckets   int                        // of all streams
+	turnedOff map[string]uint64          // buckets without an assignment, by reason
+	rules     *descriptors.Rules         // that the divisions are of
+	looked    time.Duration              // when all limits were looked up
+	orders    []quota.Order              // memory
+}
+
+type countOfRule struct{ domain, path string }
+
+// divided is a limit and its next instant.
+type divided struct {
+	*quota.Division
+
+	rule countOfRule
+	due  time.Duration
+}
+
+func newQuotas(o *Options) *quotas {
+	q := &quotas{
+		limiter: o.Limiter, logger: o.Logger, refused: o.NoQuotas, begun: time.Now(), divisions: make(map[string]*divided),
+		streams: make(map[uint64]*quotaStream), counts: make(map[countOfRule]*[2]uint64), turnedOff: make(map[string]uint64),
+	}
+	if o.GRPCGo && q.refused == "" {
+		q.refused = "RateLimitQuotaService needs Weir's own server of HTTP/2: gRPC's library does not say when an assignment has arrived"
+	}
+	return q
+}
+
+func (q *quotas) now() time.Duration { return time.Since(q.begun) }
+
+// StreamRateLimitQuotas implements the service.
+func (q *quotas) StreamRateLimitQuotas(stream rlqsv3.RateLimitQuotaService_StreamRateLimitQuotasServer) error {
+	if q.refused != "" {
+		return status.Error(codes.Unimplemented, q.refused)
+	}
+	marks := metadata.ValueFromIncomingContext(stream.Context(), laneserver.MarkHeader)
+	if len(marks) != 1 {
+		return status.Error(codes.Internal, "the stream has no mark")
+	}
+	mark, err := strconv.ParseUint(marks[0], 10, 64)
+	if err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	s := &quotaStream{of: q, mark: mark, members: make(map[string]*member), wake: make(chan struct{}, 1), received: make(chan error, 1)}
+	if p, ok := peer.FromContext(stream.Context()); ok {
+		s.peer = p.Addr.String()
+	}
+	if err := q.open(s); err != nil {
+		return err
+	}
+	defer q.close(s)
+	go s.receive(stream)
+	go s.send(stream)
+	select { // the end of the handler ends both
+	case err = <-s.received:
+		return err
+	case <-stream.Context().Done():
+		return stream.Context().Err()
+	}
+}
+
+func (q *quotas) open(s *quotaStream) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.streams) >= maxQuotaStreams {
+		return status.Errorf(codes.ResourceExhausted, "more than %d streams of RateLimitQuotaService", maxQuotaStreams)
+	}
+	if q.streams[s.mark] = s; len(q.streams) == 1 {
+		go q.run()
+	}
+	return nil
+}
+
+func (q *quotas) close(s *quotaStream) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.streams, s.mark)
+	q.buckets -= len(s.members)
+	for _, m := range s.members {
+		q.leave(m)
+	}
+	s.closed = true
+	s.signal()
+}
+
+// run steps all divisions that are due, until the last stream has ended.
+func (q *quotas) run() {
+	tick := time.NewTicker(quotaTick)
+	defer tick.Stop()
+	for range tick.C {
+		if !q.step() {
+			return
+		}
+	}
+}
+
+func (q *quotas) step() (more bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := q.now()
+	if rules := q.limiter.Rules(); rules != q.rules || now-q.looked >= time.Second {
+		q.rules, q.looked = rules, now
+		for _, s := range q.streams {
+			for _, m := range s.members {
+				q.look(s, m, now)
+			}
+			s.late(now)
+		}
+	}
+	for key, d := range q.divisions {
+		if now >= d.due {
+			q.stepOne(d, now)
+			if d.Full(now) {
+				delete(q.divisions, key)
+			}
+		}
+	}
+	return len(q.streams) > 0
+}
+
+func (q *quotas) stepOne(d *divided, now time.Duration) {
+	q.orders, d.due = d.Step(now, q.orders[:0])
+	for _, o := range q.orders {
+		if m := o.Client.Tag.(*member); !m.stream.closed { //nolint:forcetypeassert // see join
+			m.stream.queue(assignment{m, o.Client, o, now})
+		}
+	}
+}
+
+// look finds the limit of a bucket as it is now, and changes what the bucket has.
+func (q *quotas) look(s *quotaStream, m *member, now time.Duration) {
+	entries := append(s.entries[:0], m.entries...)
+	s.entries = entries
+	of, err := q.limiter.Dividend(s.domain, entries)
+	var limit quota.Limit
+	if err == nil {
+		limit, err = limitOf(&of)
+	}
+	switch {
+	case err != nil:
+		q.warn(s, m, err)
+		q.leave(m)
+		if m.open { // Envoy goes on by its behavior without an assignment
+			m.open = false
+			s.queue(assignment{member: m, order: quota.Order{Abandon: true}, at: now})
+		}
+		return
+	case len(of.Limits) == 0:
+		q.leave(m)
+		if !m.open || now-m.opened >= quota.Renew {
+			m.open, m.opened = true, now
+			s.queue(assignment{member: m, at: now})
+		}
+		return
+	}
+	m.open, m.warned = false, false
+	d := q.divisions[of.Key]
+	if d == nil {
+		if len(q.divisions) >= maxQuotaBuckets {
+			q.warn(s, m, fmt.Errorf("more than %d limits are divided", maxQuotaBuckets))
+			return
+		}
+		d = &divided{Division: quota.New(limit, now), rule: countOfRule{of.Rule.Domain, of.Rule.Path}}
+		q.divisions[of.Key] = d
+	}
+	if m.division != d || m.client.Over() {
+		q.leave(m)
+		m.division, m.client = d, d.Join(now, m)
+		d.due = now
+	}
+	if limit != d.Limit() {
+		d.SetLimit(limit, now)
+		d.due = now
+	}
+}
+
+// limitOf returns a limit that keeps all limits of a rule.
+func limitOf(of *limiter.Dividend) (limit quota.Limit, err error) {
+	for i, l := range of.Limits {
+		next, err := quota.LimitOf(l)
+		if err != nil {
+			return limit, err
+		}
+		if i > 0 {
+			next.Rate, next.Burst = min(next.Rate, limit.Rate), min(next.Burst, limit.Burst)
+		}
+		limit = next
+	}
+	return limit, nil
+}
+
+func (q *quotas) leave(m *member) {
+	if m.division != nil {
+		m.division.Leave(m.client)
+		m.division.due = 0
+		m.division, m.client = nil, nil
+	}
+}
+
+// warn counts a bucket without an assignment, once, and logs one in a second.
+func (q *quotas) warn(s *quotaStream, m *member, reason error) {
+	if m.warned {
+		return
+	}
+	m.warned = true
+	q.refuse(s, reason.Error(), m.entries)
+}
+
+func (q *quotas) refuse(s *quotaStream, reason string, entries []limiter.Entry) {
+	q.turnedOff[reason]++
+	if missed, ok := q.warned.Due(time.Second); ok {
+		q.logger.LogAttrs(context.Background(), slog.LevelWarn, "a bucket of RLQS has no assignment",
+			slog.String("reason", reason), slog.String("domain", printable.Text(s.domain)), slog.String("bucket", printable.Entries(entries)),
+			slog.String("client", s.peer), slog.Uint64("not_logged", missed))
+	}
+}
+
+// arrived takes an acknowledgement of the lane.
+func (q *quotas) arrived(mark uint64, bytes int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s := q.streams[mark]
+	if s == nil {
+		return
+	}
+	n := 0
+	for _, a := range s.unread {
+		if a.bytes > bytes {
+			break
+		}
+		n++
+		if m := a.of.member; m.client != nil && m.client == a.of.client {
+			m.division.Acknowledge(m.client, a.of.order.Seq, q.now())
+		}
+	}
+	s.unread = slices.Delete(s.unread, 0, n)
+}
+
+// encodeAssignments returns a response with the assignments.
+func encodeAssignments(all []assignment) ([]byte, error) {
+	r := new(rlqsv3.RateLimitQuotaResponse)
+	for i := range all {
+		r.BucketAction = append(r.BucketAction, all[i].action())
+	}
+	return proto.Marshal(r)
+}
+
+func (q *quotas) collect(to metrics.Scrape) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	to.Gauge("rlqs_streams", float64(len(q.streams)))
+	to.Gauge("rlqs_buckets", float64(q.buckets))
+	unsettled, rates := 0, make(map[countOfRule]float64)
+	for _, d := range q.divisions {
+		unsettled += d.Unsettled()
+		rates[d.rule] += float64(d.Rate()) / 1e9
+	}
+	to.Gauge("rlqs_unsettled", float64(unsettled))
+	for rule, rate := range rates {
+		to.Gauge("rlqs_assigned_hits_per_second", rate, rule.domain, rule.path)
+	}
+	for rule, n := range q.counts {
+		to.Counter("rlqs_hits_total", n[0], rule.domain, rule.path, "ok")
+		to.Counter("rlqs_hits_total", n[1], rule.domain, rule.path, "over_limit")
+	}
+	for reason, n := range q.turnedOff {
+		to.Counter("rlqs_refused_total", n, reason)
+	}
+}

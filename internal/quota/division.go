@@ -310,7 +310,9 @@ func (d *Division) turnTo(c *Client, rate int64, deny bool, now time.Duration, o
 	b := bucketOf(d.size(), rate, c.bucket)
 	cost := b.tokens() + scale(min(b.rate(), c.bucket.rate()), Settle, time.Second)
 	switch {
+	case b.Max == 0 && !deny:
 	case b.Max == 0:
+		return d.send(c, Bucket{}, now, orders)
 	case cost <= d.level && max(b.rate()-c.bucket.rate(), 0) <= d.free():
 		d.level -= cost
 		return d.send(c, b, now, orders)

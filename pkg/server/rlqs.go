@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -56,6 +57,7 @@ type quotas struct {
 	rules     *descriptors.Rules         // that the divisions are of
 	looked    time.Duration              // when all limits were looked up
 	orders    []quota.Order              // memory
+	idle      chan struct{}              // closed when the last stream ends; the next stream makes another one
 }
 
 type countOfRule struct{ domain, path string }
@@ -119,7 +121,8 @@ func (q *quotas) open(s *quotaStream) error {
 		return status.Errorf(codes.ResourceExhausted, "more than %d streams of RateLimitQuotaService", maxQuotaStreams)
 	}
 	if q.streams[s.mark] = s; len(q.streams) == 1 {
-		go q.run()
+		q.idle = make(chan struct{})
+		go q.run(q.idle)
 	}
 	return nil
 }
@@ -134,20 +137,26 @@ func (q *quotas) close(s *quotaStream) {
 	}
 	s.closed = true
 	s.signal()
+	if len(q.streams) == 0 {
+		close(q.idle)
+	}
 }
 
 // run steps all divisions that are due, until the last stream has ended.
-func (q *quotas) run() {
+func (q *quotas) run(idle chan struct{}) {
 	tick := time.NewTicker(quotaTick)
 	defer tick.Stop()
-	for range tick.C {
-		if !q.step() {
+	for {
+		select {
+		case <-idle:
 			return
+		case <-tick.C:
+			q.step()
 		}
 	}
 }
 
-func (q *quotas) step() (more bool) {
+func (q *quotas) step() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
@@ -168,7 +177,6 @@ func (q *quotas) step() (more bool) {
 			}
 		}
 	}
-	return len(q.streams) > 0
 }
 
 func (q *quotas) stepOne(d *divided, now time.Duration) {
@@ -256,6 +264,9 @@ func (q *quotas) warn(s *quotaStream, m *member, reason error) {
 		return
 	}
 	m.warned = true
+	if _, ok := errors.AsType[*limiter.InvalidError](reason); ok { // a text that the client chooses
+		reason = errors.New("a bucket id that is not valid")
+	}
 	q.refuse(s, reason.Error(), m.entries)
 }
 

@@ -1,0 +1,216 @@
+package server
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	rlqsv3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"github.com/prometheus/common/expfmt"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/weirproxy/weir/internal/testing/must"
+)
+
+const quotaRules = `
+domain: edge
+descriptors:
+  - key: tenant
+    rate_limit: {algorithm: token_bucket, requests_per_unit: 100, unit: second, burst: 80}
+  - key: free
+    rate_limit: {unlimited: true}
+  - key: log
+    rate_limit: {algorithm: sliding_window_log, requests_per_unit: 1, unit: second}
+`
+
+// quotaClient is an Envoy on one stream.
+type quotaClient struct {
+	rlqsv3.RateLimitQuotaService_StreamRateLimitQuotasClient
+	t *testing.T
+}
+
+func startQuotas(t *testing.T) *fixture {
+	t.Helper()
+	once(t)
+	return start(t, quotaRules, func(o *Options) { o.GRPCGo = false })
+}
+
+func (f *fixture) quotas(t *testing.T) *quotaClient {
+	t.Helper()
+	return &quotaClient{must.Get(rlqsv3.NewRateLimitQuotaServiceClient(f.conn).StreamRateLimitQuotas(t.Context()))(t), t}
+}
+
+func bucketID(pairs ...string) *rlqsv3.BucketId {
+	id := &rlqsv3.BucketId{Bucket: make(map[string]string)}
+	for i := 0; i < len(pairs); i += 2 {
+		id.Bucket[pairs[i]] = pairs[i+1]
+	}
+	return id
+}
+
+func (c *quotaClient) report(domain string, allowed uint64, ids ...*rlqsv3.BucketId) {
+	c.t.Helper()
+	in := &rlqsv3.RateLimitQuotaUsageReports{Domain: domain}
+	for _, id := range ids {
+		in.BucketQuotaUsages = append(in.BucketQuotaUsages, &rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage{BucketId: id, NumRequestsAllowed: allowed})
+	}
+	if err := c.Send(in); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// next returns the next assignments as text.
+func (c *quotaClient) next() (all []string) {
+	c.t.Helper()
+	for _, a := range must.Get(c.Recv())(c.t).GetBucketAction() {
+		text := "abandon"
+		if q := a.GetQuotaAssignmentAction(); q != nil {
+			if ttl := q.GetAssignmentTimeToLive().AsDuration(); ttl != 20*time.Second {
+				c.t.Errorf("time to live %v", ttl)
+			}
+			switch s := q.GetRateLimitStrategy(); s.GetStrategy().(type) {
+			case *typev3.RateLimitStrategy_TokenBucket:
+				b := s.GetTokenBucket()
+				text = fmt.Sprintf("%d, %d per %v", b.GetMaxTokens(), b.GetTokensPerFill().GetValue(), b.GetFillInterval().AsDuration())
+			default:
+				text = s.GetBlanketRule().String()
+			}
+		}
+		all = append(all, fmt.Sprint(a.GetBucketId().GetBucket(), " ", text))
+	}
+	return all
+}
+
+func (c *quotaClient) expect(want ...string) {
+	c.t.Helper()
+	if got := c.next(); fmt.Sprint(got) != fmt.Sprint(want) {
+		c.t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestQuotasAreAssignedAtOnceAndFollowTheRules(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startQuotas(t)
+		first, second := f.quotas(t), f.quotas(t)
+		first.report("edge", 1, bucketID("tenant", "acme"), bucketID("free", "x"))
+		first.expect("map[free:x] ALLOW_ALL", "map[tenant:acme] 20, 96 per 1s")
+		second.report("edge", 1, bucketID("tenant", "acme"))
+		second.expect("map[tenant:acme] 10, 78 per 1m40s") // the rate comes when the first stream has less
+		first.expect("map[tenant:acme] 10, 483 per 10s")
+		second.expect("map[tenant:acme] 10, 483 per 10s")
+		f.limiter.SetRules(load(t, "domain: edge\ndescriptors:\n  - {key: tenant, rate_limit: {algorithm: token_bucket, requests_per_unit: 0, unit: second}}\n"))
+		first.expect("map[free:x] abandon", "map[tenant:acme] DENY_ALL")
+		second.expect("map[tenant:acme] DENY_ALL")
+		f.limiter.SetRules(load(t, "domain: edge\ndescriptors:\n  - {key: tenant, rate_limit: {unlimited: true}}\n"))
+		first.expect("map[tenant:acme] ALLOW_ALL")
+		second.expect("map[tenant:acme] ALLOW_ALL")
+		time.Sleep(6 * time.Second)
+		first.expect("map[tenant:acme] ALLOW_ALL") // before the time to live is over
+	})
+}
+
+func TestAHostileClientOfQuotasGetsAClearError(t *testing.T) {
+	for name, row := range map[string]struct {
+		do   func(c *quotaClient)
+		code codes.Code
+		text string
+	}{
+		"no domain":        {func(c *quotaClient) { c.report("", 1, bucketID("tenant", "a")) }, codes.InvalidArgument, "domain: must not be empty in the first report"},
+		"domain changes":   {func(c *quotaClient) { c.report("edge", 1); c.report("other", 1) }, codes.InvalidArgument, "domain: must not change in a stream"},
+		"flood of reports": {func(c *quotaClient) { flood(c) }, codes.ResourceExhausted, "more than 4000 usages of buckets in a second"},
+		"never reads": {func(c *quotaClient) {
+			for i := range 900 {
+				id := bucketID("tenant", fmt.Sprintf("%d-%s", i, strings.Repeat("x", 400)))
+				if c.Send(&rlqsv3.RateLimitQuotaUsageReports{Domain: "edge", BucketQuotaUsages: usagesOf([]*rlqsv3.BucketId{id})}) != nil {
+					return // the end has come meanwhile
+				}
+			}
+			time.Sleep(20 * time.Second)
+		}, codes.Canceled, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := startQuotas(t)
+				hostile, other := f.quotas(t), f.quotas(t)
+				row.do(hostile)
+				var err error
+				for err == nil {
+					_, err = hostile.Recv()
+				}
+				if got := status.Convert(err); got.Code() != row.code || !strings.Contains(got.Message(), row.text) {
+					t.Errorf("got %v", err)
+				}
+				other.report("edge", 1, bucketID("free", "y"))
+				other.expect("map[free:y] ALLOW_ALL")
+			})
+		})
+	}
+}
+
+func flood(c *quotaClient) {
+	ids := make([]*rlqsv3.BucketId, 500)
+	for i := range ids {
+		ids[i] = bucketID("tenant", "a")
+	}
+	for range 9 {
+		if c.Send(&rlqsv3.RateLimitQuotaUsageReports{Domain: "edge", BucketQuotaUsages: usagesOf(ids)}) != nil {
+			return
+		}
+	}
+}
+
+func usagesOf(ids []*rlqsv3.BucketId) (all []*rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage) {
+	for _, id := range ids {
+		all = append(all, &rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage{BucketId: id})
+	}
+	return all
+}
+
+func TestABucketBeyondABoundLeavesTheOthersAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startQuotas(t)
+		c := f.quotas(t)
+		many := bucketID()
+		for i := range 3000 {
+			many.Bucket[fmt.Sprintf("key-%d", i)] = "v"
+		}
+		c.report("edge", 1, many, bucketID(), bucketID("log", "x"), bucketID("unknown", "x"), bucketID("free", "y"))
+		c.expect("map[free:y] ALLOW_ALL")
+		for _, reason := range []string{
+			"a bucket id of more than 16 keys or 1024 bytes", "a bucket id without keys", "no rule has all these keys",
+			"only token_bucket and fixed_window can be divided among Envoys",
+		} {
+			if line := fmt.Sprintf("weir_rlqs_refused_total{reason=%q} 1\n", reason); !strings.Contains(scrape(t, f), line) {
+				t.Errorf("the metrics lack %s", line)
+			}
+		}
+	})
+}
+
+func TestQuotasAreRefusedWithAReason(t *testing.T) {
+	once(t)
+	for want, change := range map[string]func(*Options){
+		"with Redis": func(o *Options) { o.GRPCGo, o.NoQuotas = false, "not with Redis" },
+		"grpc":       func(o *Options) { o.GRPCGo = true },
+	} {
+		_, err := (&quotaClient{must.Get(rlqsv3.NewRateLimitQuotaServiceClient(start(t, quotaRulesPlain, change).conn).StreamRateLimitQuotas(t.Context()))(t), t}).Recv()
+		if status.Code(err) != codes.Unimplemented {
+			t.Errorf("%s: got %v", want, err)
+		}
+	}
+}
+
+const quotaRulesPlain = "domain: edge\ndescriptors:\n  - {key: tenant, rate_limit: {requests_per_unit: 1, unit: second}}\n"
+
+func scrape(t *testing.T, f *fixture) string {
+	t.Helper()
+	var text strings.Builder
+	for _, family := range must.Get(f.registry.Gather())(t) {
+		must.Get(expfmt.MetricFamilyToText(&text, family))(t)
+	}
+	return text.String()
+}

@@ -135,7 +135,7 @@ func TestAHostileClientOfQuotasGetsAClearError(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := startQuotas(t)
-				hostile, other := f.quotas(t), f.quotas(t)
+				hostile := f.quotas(t)
 				row.do(hostile)
 				var err error
 				for err == nil {
@@ -144,6 +144,7 @@ func TestAHostileClientOfQuotasGetsAClearError(t *testing.T) {
 				if got := status.Convert(err); got.Code() != row.code || !strings.Contains(got.Message(), row.text) {
 					t.Errorf("got %v", err)
 				}
+				other := f.quotas(t)
 				other.report("edge", 1, bucketID("free", "y"))
 				other.expect("map[free:y] ALLOW_ALL")
 			})

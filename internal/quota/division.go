@@ -54,7 +54,7 @@ type Order struct {
 	Abandon bool
 }
 
-// New returns a division without clients. Its level is full.
+// New returns a division without clients. The level is full.
 func New(l Limit, now time.Duration) *Division {
 	return &Division{limit: l, level: l.Burst, at: now}
 }
@@ -99,7 +99,8 @@ func (d *Division) Acknowledge(c *Client, seq uint64, now time.Duration) {
 	}
 }
 
-// Leave says that the stream of a client has ended. Its bucket counts until it has expired.
+// Leave says that the stream of a client has ended. The bucket of the client counts until
+// the bucket has expired.
 func (d *Division) Leave(c *Client) { c.gone, d.dirty = true, true }
 
 // Over reports whether the division has forgotten the client. Only an idle client is forgotten while
@@ -129,7 +130,7 @@ func (d *Division) Unsettled() int {
 	return n
 }
 
-// Step does what is due and appends the orders to send. The caller calls Step after each of the
+// Step does all work that is due, and appends the orders to send. The caller calls Step after each of the
 // other methods, and not later than the instant that it returns.
 func (d *Division) Step(now time.Duration, orders []Order) ([]Order, time.Duration) {
 	d.advance(now)
@@ -215,7 +216,7 @@ func (d *Division) settle(now time.Duration) {
 	})
 }
 
-// aim sets the targets by the demands. Clients whose stream has ended keep what they have.
+// aim sets the targets by the demands. Clients without a stream keep their rates.
 func (d *Division) aim() {
 	d.dirty = false
 	rate := d.limit.Rate - d.limit.Rate/32
@@ -293,7 +294,7 @@ func (d *Division) crowd() int {
 	return n
 }
 
-// send sends a bucket, whose tokens are paid.
+// send sends a bucket. The caller has paid the tokens.
 func (d *Division) send(c *Client, b Bucket, now time.Duration, orders []Order) []Order {
 	if (b.Max > 0) != (c.bucket.Max > 0) {
 		c.since = now
@@ -322,8 +323,8 @@ func (d *Division) turnTo(c *Client, rate int64, deny bool, now time.Duration, o
 	return orders
 }
 
-// lack returns the rate that hungry clients lack beyond what is free, and whether a client waits for
-// a bucket. A lowered limit lacks too.
+// lack returns the rate that hungry clients lack beyond the free rate, and whether a client waits
+// for a bucket. A lowered limit lacks too.
 func (d *Division) lack() (lack int64, waiting bool) {
 	lack = -d.spare()
 	for _, c := range d.clients {
@@ -367,14 +368,17 @@ func (d *Division) rotate(now time.Duration, orders []Order) []Order {
 			oldest = c
 		}
 	}
-	if oldest == nil || d.crowd() < d.seats() || now-oldest.since < turn+4*time.Duration(scale(token, time.Second, time.Duration(d.limit.Rate))) {
+	if oldest == nil || d.crowd() < d.seats() {
+		return orders
+	}
+	if few := scale(4*token, time.Second, time.Duration(d.limit.Rate)); now-oldest.since < turn+time.Duration(min(few, int64(time.Hour))) {
 		return orders
 	}
 	return d.send(oldest, Bucket{}, now, orders)
 }
 
-// grow gives free rate to hungry clients, and buckets to clients that wait for one. Who has waited
-// longest comes first.
+// grow gives free rate to hungry clients, and buckets to clients that wait for one. The longest wait
+// comes first.
 func (d *Division) grow(now time.Duration, orders []Order) []Order {
 	var first *Client
 	for _, c := range d.clients {

@@ -1,6 +1,6 @@
 // Package quota divides one limit among clients that count by themselves: Envoys with RLQS. A
-// [Division] is the ledger of one limit. It is a pure machine: reports, acknowledgements and
-// instants in, orders out.
+// [Division] is the ledger of one limit. A division is a pure
+// machine: reports, acknowledgements and instants in, orders out.
 //
 // # Why a division never admits too many
 //
@@ -12,7 +12,7 @@
 //   - The rates are at most the limit's rate. The level gains by the rest of the rate alone.
 //   - A bucket that may start with tokens is debited from the level before its order is sent.
 //
-// Proof. Let V be the level and what the buckets hold. Each bucket holds at most its size, so V is
+// Proof. Let V be the level and all tokens in buckets. Each bucket holds at most its size, so V is
 // at most the burst. The level and the buckets gain at most the limit's rate together. A debit moves
 // tokens from the level to a bucket, and raises V at most by nothing. Every admitted hit lowers V by
 // one, and V is never below 0. So an interval of length T admits at most burst + rate × T. This is

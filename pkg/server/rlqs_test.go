@@ -56,7 +56,8 @@ func (c *quotaClient) report(domain string, allowed uint64, ids ...*rlqsv3.Bucke
 	c.t.Helper()
 	in := &rlqsv3.RateLimitQuotaUsageReports{Domain: domain}
 	for _, id := range ids {
-		in.BucketQuotaUsages = append(in.BucketQuotaUsages, &rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage{BucketId: id, NumRequestsAllowed: allowed})
+		in.BucketQuotaUsages = append(in.BucketQuotaUsages, usagesOf([]*rlqsv3.BucketId{id})...)
+		in.BucketQuotaUsages[len(in.BucketQuotaUsages)-1].NumRequestsAllowed = allowed
 	}
 	if err := c.Send(in); err != nil {
 		c.t.Fatal(err)
@@ -102,7 +103,7 @@ func TestQuotasAreAssignedAtOnceAndFollowTheRules(t *testing.T) {
 		second.expect("map[tenant:acme] 10, 78 per 1m40s") // the rate comes when the first stream has less
 		first.expect("map[tenant:acme] 10, 483 per 10s")
 		second.expect("map[tenant:acme] 10, 483 per 10s")
-		f.limiter.SetRules(load(t, "domain: edge\ndescriptors:\n  - {key: tenant, rate_limit: {algorithm: token_bucket, requests_per_unit: 0, unit: second}}\n"))
+		f.limiter.SetRules(load(t, strings.ReplaceAll(quotaRulesPlain, "requests_per_unit: 1", "algorithm: token_bucket, requests_per_unit: 0")))
 		first.expect("map[free:x] abandon", "map[tenant:acme] DENY_ALL")
 		second.expect("map[tenant:acme] DENY_ALL")
 		f.limiter.SetRules(load(t, "domain: edge\ndescriptors:\n  - {key: tenant, rate_limit: {unlimited: true}}\n"))
@@ -119,8 +120,14 @@ func TestAHostileClientOfQuotasGetsAClearError(t *testing.T) {
 		code codes.Code
 		text string
 	}{
-		"no domain":        {func(c *quotaClient) { c.report("", 1, bucketID("tenant", "a")) }, codes.InvalidArgument, "domain: must not be empty in the first report"},
-		"domain changes":   {func(c *quotaClient) { c.report("edge", 1); c.report("other", 1) }, codes.InvalidArgument, "domain: must not change in a stream"},
+		"no domain": {
+			func(c *quotaClient) { c.report("", 1, bucketID("tenant", "a")) },
+			codes.InvalidArgument, "domain: must not be empty in the first report",
+		},
+		"domain changes": {
+			func(c *quotaClient) { c.report("edge", 1); c.report("other", 1) },
+			codes.InvalidArgument, "domain: must not change in a stream",
+		},
 		"flood of reports": {func(c *quotaClient) { flood(c) }, codes.ResourceExhausted, "more than 4000 usages of buckets in a second"},
 		"never reads": {func(c *quotaClient) {
 			for i := range 900 {
@@ -198,7 +205,7 @@ func TestQuotasAreRefusedWithAReason(t *testing.T) {
 		"with Redis": func(o *Options) { o.GRPCGo, o.NoQuotas = false, "not with Redis" },
 		"grpc":       func(o *Options) { o.GRPCGo = true },
 	} {
-		_, err := (&quotaClient{must.Get(rlqsv3.NewRateLimitQuotaServiceClient(start(t, quotaRulesPlain, change).conn).StreamRateLimitQuotas(t.Context()))(t), t}).Recv()
+		_, err := start(t, quotaRulesPlain, change).quotas(t).Recv()
 		if status.Code(err) != codes.Unimplemented {
 			t.Errorf("%s: got %v", want, err)
 		}

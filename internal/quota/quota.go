@@ -15,19 +15,19 @@
 // Proof. Let V be the level and all tokens in buckets. Each bucket holds at most its size, so V is
 // at most the burst. The level and the buckets gain at most the limit's rate together. A debit moves
 // tokens from the level to a bucket, and raises V at most by nothing. Every admitted hit lowers V by
-// one, and V is never below 0. So an interval of length T admits at most burst + rate × T. This is
-// the bound of a token bucket (the meter of RFC 2697 with one rate).
+// one, and V is never below 0. So an interval of length T admits at most burst + rate × T. The
+// meter of RFC 2697 with one rate has the same bound.
 //
 // # A change
 //
 // A client may spend the old and the new bucket of a change until all its threads use the new one.
 // Envoy 1.40 keeps the fill ratio of a changed bucket, which nobody else sees. So a change is
-// debited as a full bucket. Both buckets gain for at most [Settle], and then the larger rate of the
-// two is in the rates already: the debit has the smaller rate × Settle more. Afterwards, and only
+// debited as a full bucket. Both buckets gain for at most [Settle]. The rates have the larger one of
+// the two. So the debit has the smaller rate × Settle more. Afterwards, and only
 // after the acknowledgement, the old tokens and the old rate are free.
 //
 // An order is in force until its delivery, its time to live and the drift of the client's clock are
-// over. That counts also after the end of the stream. An order that may come after the order before
+// over. The end of the stream changes nothing. An order that may come after the order before
 // has expired may find no bucket. Such an order is a change too.
 //
 // A change that the level can never pay has two steps: the client first gets no bucket at all, which
@@ -62,16 +62,16 @@ const token = 1e9
 // MostHits is the most hits of a limit, and of its burst, that can be divided.
 const MostHits = 1e9
 
-// Limit is what a division divides: at most Burst + Rate × T in each interval of length T. Both are
+// Limit is the limit of a division: at most Burst + Rate × T in each interval of length T. Both are
 // billionths of a hit; Rate is in a second. The zero Limit admits nothing.
 type Limit struct{ Rate, Burst int64 }
 
 // errAlgorithm is the reason why a limit cannot be divided.
 var errAlgorithm = errors.New("only token_bucket and fixed_window can be divided among Envoys")
 
-// LimitOf returns the limit that a division keeps for a rate limit, or why there is none. A fixed
-// window becomes a bucket of an eighth of its hits and the rate of the rest: each interval of the
-// length of the window has then at most as many hits as the window may have.
+// LimitOf returns the limit of a division for a rate limit. The error is the reason against a
+// division. A fixed window becomes a bucket of an eighth of its hits and the rate of the rest. Each
+// interval of the window's length then has at most the hits of a window.
 func LimitOf(l algorithms.Limit) (Limit, error) {
 	n := l.PerPeriod()
 	switch {

@@ -40,7 +40,8 @@ func (b *bucketOfEnvoy) fill(now float64) {
 	b.at = now
 }
 
-// worker is a thread of an Envoy. It uses the assignment of the main thread a little later.
+// worker is a thread of an Envoy. A worker uses the assignment of the
+// main thread a little later.
 type worker struct {
 	rule     *bucketOfEnvoy // nil: every request is denied
 	switches []change
@@ -93,7 +94,7 @@ type schedule struct {
 	rates            []float64
 	restless, deaths int // ticks between two of an Envoy
 
-	oracle             *bucketOfEnvoy // in true time: what one bucket would hold
+	oracle             *bucketOfEnvoy // one bucket in true time
 	window             time.Duration  // 0: no window
 	windowAt           time.Duration
 	inWindow, perWin   int64
@@ -137,8 +138,8 @@ func (s *schedule) run(duration time.Duration) {
 	}
 }
 
-// cover is the oracle for the requests that could come at this instant: all that the Envoys could
-// admit at once, and what the ledger could give, is at most what one bucket would admit.
+// cover is the oracle for requests that could come at this instant. The tokens of all Envoys and of
+// the ledger are at most the tokens of one bucket.
 func (s *schedule) cover() {
 	could := float64(s.d.level) / token
 	for _, e := range s.envoys {
@@ -160,7 +161,7 @@ func (s *schedule) cover() {
 	s.over = s.over || could > s.oracle.tokens+1e-3
 }
 
-// divide lets the division do what is due, and posts its orders.
+// divide steps the division, and posts its orders.
 func (s *schedule) divide() {
 	if s.mistake == liveFromTheSend {
 		s.d.clients = slices.DeleteFunc(s.d.clients, func(c *Client) bool { return c.gone && s.now >= c.sent+TTL })
@@ -186,7 +187,7 @@ func (s *schedule) divide() {
 	}
 }
 
-// deliver moves what has arrived, both ways.
+// deliver takes messages that have arrived, both ways.
 func (s *schedule) deliver(e *envoyModel) {
 	e.inbox = slices.DeleteFunc(e.inbox, func(m message) bool {
 		if m.at > s.now {
@@ -223,7 +224,7 @@ func (s *schedule) deliver(e *envoyModel) {
 	}
 }
 
-// assign is what the main thread of Envoy does with an assignment.
+// assign acts as the main thread of Envoy at an assignment.
 func (e *envoyModel) assign(s *schedule, o Order) {
 	if o.Abandon {
 		e.known, e.assigned = false, false
@@ -304,7 +305,7 @@ func (e *envoyModel) send(s *schedule) {
 	e.allowed, e.denied = 0, 0
 }
 
-// admit is the oracle: each interval has at most what one bucket would admit in it.
+// admit is the oracle: each interval has at most the requests that one bucket would admit in it.
 func (s *schedule) admit() {
 	s.admitted++
 	if s.window > 0 {
@@ -320,7 +321,7 @@ func (s *schedule) admit() {
 	}
 }
 
-// report sends the reports of every five seconds, and opens a stream where there is none.
+// report sends the reports of every five seconds. After the end of a stream it opens another one.
 func (s *schedule) report(e *envoyModel) {
 	if s.now < e.reportAt {
 		return

@@ -4,8 +4,8 @@ package descriptors
 // few dozen.
 const maxOrderSteps = 10_000
 
-// Order sorts entries that have no order, as those of a bucket id of RLQS, into the order in which
-// the domain has a rule for them, and returns how many orders have one. The rule is for all entries:
+// Order sorts entries without an order, such as a bucket id of RLQS. The domain has a rule for the
+// entries in the new order. Order returns the number of orders with a rule. The rule is for all entries:
 // none is left out. With no order, or with several, the entries stay in an order of no meaning. A
 // search that takes too long counts as several.
 func (d *Domain) Order(entries []Entry) (orders int) {

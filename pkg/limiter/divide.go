@@ -7,8 +7,8 @@ import (
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
-// Dividend is what a set of entries without an order may use, for a caller that divides the limits
-// among clients. See [Limiter.Dividend].
+// Dividend is the limits of a set of entries without an order, for a caller that divides these
+// limits among clients. See [Limiter.Dividend].
 type Dividend struct {
 	Rule   *descriptors.Rule
 	Key    string             // all entries with one Key share one count; "" where nothing is limited

@@ -30,8 +30,8 @@ const (
 	lingerTime = time.Second // for the client to close a connection that has ended
 )
 
-// MarkHeader is the metadata with the mark of a stream, see Options.Marked. The lane removes what a
-// client sends under that name.
+// MarkHeader is the metadata with the mark of a stream, see Options.Marked. The lane removes such
+// a header of a client.
 const MarkHeader = "x-weir-mark"
 
 // arrivalTimeout is the time after which TCP gives up bytes that the client does not acknowledge, on

@@ -43,6 +43,9 @@ descriptors:
 			t.Errorf("/json: got %d", got.Code)
 		}
 		want := map[string]float64{
+			"weir_rlqs_buckets":                      0,
+			"weir_rlqs_streams":                      0,
+			"weir_rlqs_unsettled":                    0,
 			`weir_requests_total{code="ok"}`:         7,
 			`weir_requests_total{code="over_limit"}`: 2,
 			`weir_requests_total{code="error"}`:      2,

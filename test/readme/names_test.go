@@ -10,6 +10,10 @@ import (
 	"strings"
 	"testing"
 
+	rlqsv3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
 	"github.com/weirproxy/weir/internal/testing/deptest"
 	"github.com/weirproxy/weir/test/parts"
 )
@@ -105,6 +109,7 @@ func TestMetricsOfTheDocumentsExistAndAllOfThemAreInOne(t *testing.T) {
 	fetch(t, http.MethodPost, "http://"+sidecar.HTTP+"/json", `{"domain":"d","descriptors":[{"entries":[{"key":"a","value":"b"}]}]}`)
 	const refund = `{"domain":"d","descriptors":[{"entries":[{"key":"a","value":"b"}],"hitsAddend":1,"isNegativeHits":true}]}`
 	fetch(t, http.MethodPost, "http://"+sidecar.HTTP+"/json", refund)
+	reportUsage(t, sidecar.GRPC)
 	known := make(map[string]bool)
 	for _, s := range []*parts.Sidecar{sidecar, remote, fed} {
 		page := fetch(t, http.MethodGet, "http://"+s.HTTP+"/metrics", "")
@@ -171,5 +176,31 @@ func TestRequestsOfTheDemoAreThoseOfTheREADME(t *testing.T) {
 			strings.Contains(line, ":10000") && !strings.Contains(readme, line) {
 			t.Errorf("`make demo` prints a request that README.md does not show: %s", line)
 		}
+	}
+}
+
+// reportUsage reports a bucket of RLQS that a rule divides, and one without a rule.
+func reportUsage(t *testing.T, address string) {
+	t.Helper()
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	stream, err := rlqsv3.NewRateLimitQuotaServiceClient(conn).StreamRateLimitQuotas(parts.Soon(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	usage := func(key string) *rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage {
+		return &rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage{BucketId: &rlqsv3.BucketId{Bucket: map[string]string{key: "b"}}}
+	}
+	reports := &rlqsv3.RateLimitQuotaUsageReports{
+		Domain: "d", BucketQuotaUsages: []*rlqsv3.RateLimitQuotaUsageReports_BucketQuotaUsage{usage("nothing"), usage("a")},
+	}
+	if err := stream.Send(reports); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
 	}
 }

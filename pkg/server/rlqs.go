@@ -163,7 +163,12 @@ func (q *quotas) step() {
 	if rules := q.limiter.Rules(); rules != q.rules || now-q.looked >= time.Second {
 		q.rules, q.looked = rules, now
 		for _, s := range q.streams {
-			for _, m := range s.members {
+			for name, m := range s.members {
+				if m.client != nil && m.client.Over() { // Envoy has forgotten the idle bucket
+					delete(s.members, name)
+					q.buckets--
+					continue
+				}
 				q.look(s, m, now)
 			}
 			s.late(now)

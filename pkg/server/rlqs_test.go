@@ -114,6 +114,20 @@ func TestQuotasAreAssignedAtOnceAndFollowTheRules(t *testing.T) {
 	})
 }
 
+func TestAnIdleBucketIsAbandonedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := startQuotas(t).quotas(t)
+		c.report("edge", 1, bucketID("tenant", "acme"))
+		c.expect("map[tenant:acme] 20, 96 per 1s")
+		for range 119 { // renewed each 5 s
+			c.expect("map[tenant:acme] 20, 96 per 1s")
+		}
+		c.expect("map[tenant:acme] abandon")
+		c.report("edge", 1, bucketID("tenant", "acme"))
+		c.expect("map[tenant:acme] 20, 96 per 1s")
+	})
+}
+
 func TestAHostileClientOfQuotasGetsAClearError(t *testing.T) {
 	for name, row := range map[string]struct {
 		do   func(c *quotaClient)

@@ -208,7 +208,7 @@ func (d *Division) settle(now time.Duration) {
 		if c.placed && now >= c.sent+expiry {
 			c.bucket, c.before, c.change, c.placed, c.acked, d.dirty = Bucket{}, Bucket{}, false, false, false, true
 		}
-		if c.leaving && !c.placed && c.wanted > c.since { // a request has come meanwhile
+		if c.leaving && !c.placed && c.wanted >= c.since { // a request has come meanwhile
 			c.leaving, c.demand = false, -1
 		}
 		c.over = !c.placed && (c.gone || c.leaving)

@@ -180,7 +180,7 @@ func (s *schedule) divide() {
 		case s.mistake == noWaitForTheAck:
 			s.d.Acknowledge(c, o.Seq, s.now)
 		}
-		e := c.Tag.(*envoyModel)
+		e := c.Tag.(*envoyModel) //nolint:errcheck // a model joins with itself alone
 		if e.client == c {
 			s.post(&e.inbox, message{client: c, order: o})
 		}

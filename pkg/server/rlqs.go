@@ -187,7 +187,7 @@ func (q *quotas) step() {
 func (q *quotas) stepOne(d *divided, now time.Duration) {
 	q.orders, d.due = d.Step(now, q.orders[:0])
 	for _, o := range q.orders {
-		if m := o.Client.Tag.(*member); !m.stream.closed { //nolint:forcetypeassert // see join
+		if m := o.Client.Tag.(*member); !m.stream.closed { //nolint:errcheck // look joins with members alone
 			m.stream.queue(assignment{m, o.Client, o, now})
 		}
 	}

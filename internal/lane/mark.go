@@ -17,9 +17,9 @@ func (s *stream) responseTimeout() time.Duration {
 }
 
 // ForeignMark lets the client acknowledge the DATA of an open foreign stream: a PING follows it.
-// One PING at a time is on its way on a connection. When it comes back, [Foreign.Arrived] gets mark,
-// which is not 0, and the number of bytes before that PING. The client has then read these bytes;
-// that it has used them is not said.
+// One PING at a time is on its way on a connection. When it comes back, [Foreign.Arrived] gets
+// mark, which is not 0, and the number of bytes before that PING. The client has then read these
+// bytes; that it has used them is not said.
 func (c *Conn) ForeignMark(id uint32, mark uint64) {
 	if s := c.foreignStream(id); s != nil {
 		s.mark = mark

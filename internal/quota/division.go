@@ -103,8 +103,8 @@ func (d *Division) Acknowledge(c *Client, seq uint64, now time.Duration) {
 // the bucket has expired.
 func (d *Division) Leave(c *Client) { c.gone, d.dirty = true, true }
 
-// Over reports whether the division has forgotten the client. Only an idle client is forgotten while
-// its stream lasts.
+// Over reports whether the division has forgotten the client. Only an idle client is forgotten
+// while its stream lasts.
 func (c *Client) Over() bool { return c.over }
 
 // Empty reports whether no bucket is in force, and no client is left.
@@ -130,8 +130,8 @@ func (d *Division) Unsettled() int {
 	return n
 }
 
-// Step does all work that is due, and appends the orders to send. The caller calls Step after each of the
-// other methods, and not later than the instant that it returns.
+// Step does all work that is due, and appends the orders to send. The caller calls Step after each
+// of the other methods, and not later than the instant that it returns.
 func (d *Division) Step(now time.Duration, orders []Order) ([]Order, time.Duration) {
 	d.advance(now)
 	d.settle(now)
@@ -377,8 +377,8 @@ func (d *Division) rotate(now time.Duration, orders []Order) []Order {
 	return d.send(oldest, Bucket{}, now, orders)
 }
 
-// grow gives free rate to hungry clients, and buckets to clients that wait for one. The longest wait
-// comes first.
+// grow gives free rate to hungry clients, and buckets to clients that wait for one. The longest
+// wait comes first.
 func (d *Division) grow(now time.Duration, orders []Order) []Order {
 	var first *Client
 	for _, c := range d.clients {

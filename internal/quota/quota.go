@@ -13,25 +13,25 @@
 //   - A bucket that may start with tokens is debited from the level before its order is sent.
 //
 // Proof. Let V be the level and all tokens in buckets. Each bucket holds at most its size, so V is
-// at most the burst. The level and the buckets gain at most the limit's rate together. A debit moves
-// tokens from the level to a bucket, and raises V at most by nothing. Every admitted hit lowers V by
-// one, and V is never below 0. So an interval of length T admits at most burst + rate × T. The
-// meter of RFC 2697 with one rate has the same bound.
+// at most the burst. The level and the buckets gain at most the limit's rate together. A debit
+// moves tokens from the level to a bucket, and raises V at most by nothing. Every admitted hit
+// lowers V by one, and V is never below 0. So an interval of length T admits at most burst + rate ×
+// T. The meter of RFC 2697 with one rate has the same bound.
 //
 // # A change
 //
 // A client may spend the old and the new bucket of a change until all its threads use the new one.
 // Envoy 1.40 keeps the fill ratio of a changed bucket, which nobody else sees. So a change is
-// debited as a full bucket. Both buckets gain for at most [Settle]. The rates have the larger one of
-// the two. So the debit has the smaller rate × Settle more. Afterwards, and only
-// after the acknowledgement, the old tokens and the old rate are free.
+// debited as a full bucket. Both buckets gain for at most [Settle]. The rates have the larger one
+// of the two. So the debit has the smaller rate × Settle more. Afterwards, and only after the
+// acknowledgement, the old tokens and the old rate are free.
 //
 // An order is in force until its delivery, its time to live and the drift of the client's clock are
 // over. The end of the stream changes nothing. An order that may come after the order before
 // has expired may find no bucket. Such an order is a change too.
 //
-// A change that the level can never pay has two steps: the client first gets no bucket at all, which
-// is debited nothing.
+// A change that the level can never pay has two steps: the client first gets no bucket at all,
+// which is debited nothing.
 package quota
 
 import (
@@ -114,8 +114,8 @@ func (b Bucket) rate() int64 {
 
 func (b Bucket) tokens() int64 { return int64(b.Max) * token }
 
-// bucketOf returns the bucket of so many tokens whose rate is at most rate, or no bucket. Envoy 1.40
-// takes a bucket that differs from the one before in its interval alone as the same one.
+// bucketOf returns the bucket of so many tokens whose rate is at most rate, or no bucket. Envoy
+// 1.40 takes a bucket that differs from the one before in its interval alone as the same one.
 func bucketOf(size, rate int64, before Bucket) Bucket {
 	rate -= (rate + drift - 1) / drift
 	interval, fill := int64(1), rate/token
@@ -134,8 +134,8 @@ func bucketOf(size, rate int64, before Bucket) Bucket {
 }
 
 // shares divides a rate by demands, each at most rate, and writes the shares over them. First
-// max-min: the smallest demands are met in full. The rest goes half equally, half by demand. The sum
-// is at most rate. order is memory of the same length.
+// max-min: the smallest demands are met in full. The rest goes half equally, half by demand. The
+// sum is at most rate. order is memory of the same length.
 func shares(demands []int64, rate int64, order []int) {
 	n := int64(len(demands))
 	if n == 0 {

@@ -5,9 +5,9 @@ package descriptors
 const maxOrderSteps = 10_000
 
 // Order sorts entries without an order, such as a bucket id of RLQS. The domain has a rule for the
-// entries in the new order. Order returns the number of orders with a rule. The rule is for all entries:
-// none is left out. With no order, or with several, the entries stay in an order of no meaning. A
-// search that takes too long counts as several.
+// entries in the new order. Order returns the number of orders with a rule. The rule is for all
+// entries: none is left out. With no order, or with several, the entries stay in an order of no
+// meaning. A search that takes too long counts as several.
 func (d *Domain) Order(entries []Entry) (orders int) {
 	s := orderSearch{entries: entries, found: make([]Entry, len(entries))}
 	s.from(&d.root, 0)

@@ -193,7 +193,8 @@ func (q *quotas) stepOne(d *divided, now time.Duration) {
 	}
 }
 
-// look finds the limit of a bucket in the rules of now. The bucket joins its division, or leaves one.
+// look finds the limit of a bucket in the rules of now. The bucket joins its division, or leaves
+// one.
 func (q *quotas) look(s *quotaStream, m *member, now time.Duration) {
 	entries := append(s.entries[:0], m.entries...)
 	s.entries = entries

@@ -63,8 +63,8 @@ func (l *quotaLoad) one(url string) {
 	}
 }
 
-// over returns the largest number of requests that an interval has beyond burst + rate × length. Only
-// requests that were sent and answered inside an interval count.
+// over returns the largest number of requests that an interval has beyond burst + rate × length.
+// Only requests that were sent and answered inside an interval count.
 func over(all []admission, rate, burst float64) (most float64) {
 	slices.SortFunc(all, func(a, b admission) int { return int(a.answered - b.answered) })
 	for _, first := range all {

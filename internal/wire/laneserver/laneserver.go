@@ -34,8 +34,8 @@ const (
 // a header of a client.
 const MarkHeader = "x-weir-mark"
 
-// arrivalTimeout is the time after which TCP gives up bytes that the client does not acknowledge, on
-// connections with streams of Options.Marked.
+// arrivalTimeout is the time after which TCP gives up bytes that the client does not acknowledge,
+// on connections with streams of Options.Marked.
 const arrivalTimeout = 5 * time.Second
 
 // shutdownReason is the debug data of a GOAWAY, as in grpc-go.

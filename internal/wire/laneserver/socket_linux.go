@@ -42,8 +42,8 @@ func newSocket(raw, secured net.Conn) socket {
 	return r
 }
 
-// giveUp ends a TCP connection whose client does not acknowledge bytes for so long. Later these bytes
-// cannot arrive. Another kind of connection stays as it is.
+// giveUp ends a TCP connection whose client does not acknowledge bytes for so long. Later these
+// bytes cannot arrive. Another kind of connection stays as it is.
 func giveUp(raw net.Conn, after time.Duration) {
 	below := raw
 	if bounded, ok := below.(interface{ NetConn() net.Conn }); ok {

@@ -12,11 +12,11 @@
 //   - The rates are at most the limit's rate. The level gains by the rest of the rate alone.
 //   - A bucket that may start with tokens is debited from the level before its order is sent.
 //
-// Proof. Let V be the level and all tokens in buckets. Each bucket holds at most its size, so V is
-// at most the burst. The level and the buckets gain at most the limit's rate together. A debit
+// Proof. Let V be the level and all tokens in buckets. Each bucket holds at most its size, so V
+// is at most the burst. The level and the buckets gain at most the limit's rate together. A debit
 // moves tokens from the level to a bucket, and raises V at most by nothing. Every admitted hit
-// lowers V by one, and V is never below 0. So an interval of length T admits at most burst + rate ×
-// T. The meter of RFC 2697 with one rate has the same bound.
+// lowers V by one, and V is never below 0. So an interval of length T admits at most burst + rate
+// × T. The meter of RFC 2697 with one rate has the same bound.
 //
 // # A change
 //
@@ -62,8 +62,8 @@ const token = 1e9
 // MostHits is the most hits of a limit, and of its burst, that can be divided.
 const MostHits = 1e9
 
-// Limit is the limit of a division: at most Burst + Rate × T in each interval of length T. Both are
-// billionths of a hit; Rate is in a second. The zero Limit admits nothing.
+// Limit is the limit of a division: at most Burst + Rate × T in each interval of length T. Both
+// are billionths of a hit; Rate is in a second. The zero Limit admits nothing.
 type Limit struct{ Rate, Burst int64 }
 
 // errAlgorithm is the reason why a limit cannot be divided.

@@ -45,7 +45,7 @@ func TestScenariosOfTheOriginalThroughEnvoy(t *testing.T) {
 		"trigger-ratelimit":       triggerRatelimit,
 		"trigger-shadow-mode-key": triggerShadowModeKey,
 		"replaces":                replaces,
-		"quota":                   quota,
+		"quota":                   softQuota,
 		"token-quota":             tokenQuota,
 		"multiservice-tokenquota": multiserviceTokenQuota,
 		"value-included-in-stats": valueIncludedInStats,
@@ -206,7 +206,7 @@ func replaces(t *testing.T, s *stage) {
 	})
 }
 
-func quota(t *testing.T, s *stage) {
+func softQuota(t *testing.T, s *stage) {
 	t.Helper()
 	s.plays(t, `
 		200 backend | 1, 1;w=1, 2;w=1 left 0 | 1 left 0 | reset

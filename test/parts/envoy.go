@@ -32,14 +32,20 @@ type Envoy struct {
 
 // StartEnvoy runs the Envoy at binary with the bootstrap config and waits until it is live:
 // clusters known, the first health checks done, listeners open. StartEnvoy keeps a file in dir.
-// Ports may be 0 in the bootstrap; Listener tells which they became.
-func StartEnvoy(ctx context.Context, binary, config, dir string) (*Envoy, error) {
+// Ports may be 0 in the bootstrap; Listener tells which they became. An Envoy that takes part in
+// hot restarts has args for them.
+func StartEnvoy(ctx context.Context, binary, config, dir string, args ...string) (*Envoy, error) {
 	addressFile := filepath.Join(dir, "envoy-admin-address")
 	if err := os.Remove(addressFile); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("starting envoy: %w", err)
 	}
-	process, err := Start("envoy", binary, "--config-path", config, "--admin-address-path", addressFile,
-		"--concurrency", "2", "--disable-hot-restart", "--log-level", "warning", "--file-flush-interval-msec", "50")
+	if len(args) == 0 {
+		args = []string{"--disable-hot-restart"}
+	}
+	process, err := Start("envoy", binary, append([]string{
+		"--config-path", config, "--admin-address-path", addressFile,
+		"--concurrency", "2", "--log-level", "warning", "--file-flush-interval-msec", "50",
+	}, args...)...)
 	if err != nil {
 		return nil, err
 	}

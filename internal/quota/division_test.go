@@ -3,6 +3,8 @@ package quota
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -23,11 +25,11 @@ var limitsTested = []struct {
 	{algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 20, Period: 20 * time.Second}, 4},
 }
 
-// find runs schedules with a mistake until the oracle finds one, and returns the number of runs and
-// of requests.
-func find(t *testing.T, m mistake, runs int) (found bool, ran int, requests int64) {
+// find runs schedules with a mistake, from number first on, until the oracle finds one. The results are
+// the number of the last schedule, and of all requests.
+func find(t *testing.T, m mistake, first, runs int) (found bool, ran int, requests int64) {
 	t.Helper()
-	for ran = range runs {
+	for ran = first; ran < first+runs; ran++ {
 		of := limitsTested[ran%len(limitsTested)]
 		l, err := LimitOf(of.limit)
 		if err != nil {
@@ -44,23 +46,31 @@ func find(t *testing.T, m mistake, runs int) (found bool, ran int, requests int6
 		s.run(100 * time.Second)
 		requests += s.attempts
 		if s.over {
-			return true, ran + 1, requests
+			return true, ran, requests
 		}
 	}
-	return false, runs, requests
+	return false, ran - 1, requests
 }
 
+// WEIR_SCHEDULES sets the number of schedules, and WEIR_TEST_SEED the number of the first one.
 func TestNoIntervalHasMoreThanTheLimit(t *testing.T) {
 	t.Parallel()
-	runs := 120
+	first, runs := 0, 120
 	if testing.Short() {
 		runs = 30
 	}
-	found, ran, requests := find(t, none, runs)
-	if found {
-		t.Errorf("schedule %d: an interval has more than burst + rate × length", ran-1)
+	if text := os.Getenv("WEIR_SCHEDULES"); text != "" {
+		var err error
+		if runs, err = strconv.Atoi(text); err != nil {
+			t.Fatalf("WEIR_SCHEDULES: %v", err)
+		}
+		first, _ = strconv.Atoi(os.Getenv("WEIR_TEST_SEED"))
 	}
-	t.Logf("%d schedules, %d requests", ran, requests)
+	found, last, requests := find(t, none, first, runs)
+	if found {
+		t.Errorf("schedule %d: an interval has more than burst + rate × length", last)
+	}
+	t.Logf("%d schedules, %d requests", last-first+1, requests)
 }
 
 func TestTheOracleFindsEachMistake(t *testing.T) {
@@ -68,11 +78,11 @@ func TestTheOracleFindsEachMistake(t *testing.T) {
 	for name, m := range mistakes {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			found, ran, _ := find(t, m, 240)
+			found, last, _ := find(t, m, 0, 240)
 			if !found {
-				t.Errorf("%d schedules pass with the mistake", ran)
+				t.Errorf("%d schedules pass with the mistake", last+1)
 			}
-			t.Logf("found by schedule %d", ran-1)
+			t.Logf("found by schedule %d", last)
 		})
 	}
 }
@@ -127,6 +137,28 @@ func TestALimitIsUsedByThoseWhoNeedIt(t *testing.T) {
 				t.Errorf("used %.3f of the limit, over %t; must be at least %.2f", used, s.over, c.least)
 			}
 		})
+	}
+}
+
+func TestABucketHasAtMostItsSizeAndRateAndEnvoyTakesItAsAnother(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(2, 2))
+	before := Bucket{}
+	for range 200_000 {
+		size, rate := random.Int64N(1<<random.IntN(30)+1)*token/8, random.Int64N(1<<random.IntN(60)+1)
+		if random.IntN(2) == 0 && before.Max > 0 {
+			size = before.tokens()
+			for rate = before.rate(); random.IntN(2) == 0; rate /= 10 {
+			}
+		}
+		b := bucketOf(size, rate, before)
+		if b.tokens() > size || b.rate() > rate || b.Max > 0 && (b.Fill == 0 || b.Interval == 0) {
+			t.Fatalf("%d tokens, %d: got %+v, a rate of %d", size, rate, b, b.rate())
+		}
+		if b.Max == before.Max && b.Fill == before.Fill && b.Interval != before.Interval {
+			t.Fatalf("%+v differs from %+v in its interval alone", b, before)
+		}
+		before = b
 	}
 }
 

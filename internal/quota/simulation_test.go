@@ -93,6 +93,7 @@ type schedule struct {
 	calm             bool // nothing fails
 	rates            []float64
 	restless, deaths int // ticks between two of an Envoy
+	slow             int // messages of which one takes seconds
 
 	oracle             *bucketOfEnvoy // one bucket in true time
 	window             time.Duration  // 0: no window
@@ -103,16 +104,21 @@ type schedule struct {
 	over               bool
 }
 
-func (s *schedule) delay() time.Duration {
-	if !s.calm && s.random.IntN(12) == 0 {
-		return time.Duration(s.random.Int64N(int64(Delivery) * 98 / 100))
+// delay returns how long a message takes: one for an Envoy at most Delivery.
+func (s *schedule) delay(m *message) time.Duration {
+	if !s.calm && s.random.IntN(s.slow) == 0 {
+		longest := Delivery * 98 / 100
+		if m.order.Client == nil {
+			longest *= 2
+		}
+		return time.Duration(s.random.Int64N(int64(longest)))
 	}
 	return time.Duration(s.random.Int64N(int64(8 * time.Millisecond)))
 }
 
 // post adds a message to a queue that keeps the order.
 func (s *schedule) post(queue *[]message, m message) {
-	m.at = s.now + s.delay()
+	m.at = s.now + s.delay(&m)
 	for i := range *queue {
 		if (*queue)[i].client == m.client {
 			m.at = max(m.at, (*queue)[i].at)
@@ -331,7 +337,7 @@ func (s *schedule) report(e *envoyModel) {
 		return
 	}
 	if e.client == nil {
-		e.client = s.d.Join(s.now, e)
+		e.client, e.inbox = s.d.Join(s.now, e), nil // Envoy has closed the stream before
 		s.due = 0
 	} else if e.client.Over() {
 		return
@@ -373,6 +379,7 @@ func newSchedule(seed uint64, envoys int, l Limit, m mistake) *schedule {
 		})
 	}
 	s.restless, s.deaths = []int{150, 600, 2000}[s.random.IntN(3)], []int{500, 4000, 20_000}[s.random.IntN(3)]
+	s.slow = []int{12, 4, 2}[s.random.IntN(3)]
 	s.rates = [][]float64{{0, 0, 5, 100, 3000}, {20, 3000}, {0, 3000}}[s.random.IntN(3)]
 	s.oracle = &bucketOfEnvoy{Bucket: Bucket{Max: uint32(l.Burst / token), Fill: uint32(l.Rate / 1e6), Interval: 1000}}
 	s.oracle.tokens = float64(s.oracle.Max)

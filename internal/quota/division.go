@@ -305,11 +305,16 @@ func (d *Division) send(c *Client, b Bucket, now time.Duration, orders []Order) 
 	return append(orders, Order{Client: c, Seq: c.seq, Bucket: b, Abandon: c.leaving})
 }
 
+// cost returns the tokens that a change to a bucket costs. Both buckets gain until it has settled.
+func (c *Client) cost(b Bucket) int64 {
+	return b.tokens() + scale(min(b.rate(), c.bucket.rate()), Settle, time.Second)
+}
+
 // turnTo changes the bucket of a client if the level can pay. A change that the level can never pay
 // begins with no bucket, if the client may lose its bucket for a moment.
 func (d *Division) turnTo(c *Client, rate int64, deny bool, now time.Duration, orders []Order) []Order {
 	b := bucketOf(d.size(), rate, c.bucket)
-	cost := b.tokens() + scale(min(b.rate(), c.bucket.rate()), Settle, time.Second)
+	cost := c.cost(b)
 	switch {
 	case b.Max == 0 && !deny:
 	case b.Max == 0:
@@ -412,8 +417,8 @@ func (d *Division) renew(now time.Duration, orders []Order) []Order {
 			c.seq++
 			c.sent, c.acked = now, false
 			orders = append(orders, Order{Client: c, Seq: c.seq, Bucket: c.bucket, Abandon: c.leaving})
-		case c.bucket.tokens() <= d.level: // a full one, if the one before has expired
-			d.level -= c.bucket.tokens()
+		case c.cost(c.bucket) <= d.level: // a full one, if the one before has expired
+			d.level -= c.cost(c.bucket)
 			orders = d.send(c, c.bucket, now, orders)
 		}
 	}

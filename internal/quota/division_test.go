@@ -25,12 +25,12 @@ var limitsTested = []struct {
 	{algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 20, Period: 20 * time.Second}, 4},
 }
 
-// find runs schedules with a mistake, from number first on, until the oracle finds one. The results are
-// the number of the last schedule, and of all requests.
-func find(t *testing.T, m mistake, first, runs int) (found bool, ran int, requests int64) {
+// find runs schedules with a mistake, from number first on, until the oracle finds one. The results
+// have the number of the last schedule, and all requests.
+func find(t *testing.T, m mistake, first, runs int) (found bool, last int, requests int64) {
 	t.Helper()
-	for ran = first; ran < first+runs; ran++ {
-		of := limitsTested[ran%len(limitsTested)]
+	for last = first; last < first+runs; last++ {
+		of := limitsTested[last%len(limitsTested)]
 		l, err := LimitOf(of.limit)
 		if err != nil {
 			t.Fatal(err)
@@ -39,17 +39,17 @@ func find(t *testing.T, m mistake, first, runs int) (found bool, ran int, reques
 		if m == tokensOverTheEnd && window {
 			l = Limit{Rate: scale(int64(of.limit.Requests)*token, time.Second, of.limit.Period), Burst: int64(of.limit.Requests) * token}
 		}
-		s := newSchedule(uint64(ran), of.envoys, l, m)
+		s := newSchedule(uint64(last), of.envoys, l, m)
 		if window {
 			s.window, s.perWin = of.limit.Period, int64(of.limit.Requests)
 		}
 		s.run(100 * time.Second)
 		requests += s.attempts
 		if s.over {
-			return true, ran, requests
+			return true, last, requests
 		}
 	}
-	return false, ran - 1, requests
+	return false, last - 1, requests
 }
 
 // WEIR_SCHEDULES sets the number of schedules, and WEIR_TEST_SEED the number of the first one.

@@ -107,6 +107,10 @@ func (d *Division) Leave(c *Client) { c.gone, d.dirty = true, true }
 // while its stream lasts.
 func (c *Client) Over() bool { return c.over }
 
+// Clients returns the number of clients. A client that is gone counts as long as its bucket may be
+// in use.
+func (d *Division) Clients() int { return len(d.clients) }
+
 // Empty reports whether no bucket is in force, and no client is left.
 func (d *Division) Empty() bool { return len(d.clients) == 0 }
 
@@ -211,7 +215,7 @@ func (d *Division) settle(now time.Duration) {
 		if c.leaving && !c.placed && c.wanted >= c.since { // a request has come meanwhile
 			c.leaving, c.demand = false, -1
 		}
-		c.over = !c.placed && (c.gone || c.leaving)
+		c.over = !c.placed && (c.gone || c.leaving) || c.gone && c.bucket.Max == 0 && c.before.Max == 0
 		return c.over
 	})
 }

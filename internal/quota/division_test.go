@@ -296,3 +296,20 @@ func BenchmarkStep(b *testing.B) {
 		})
 	}
 }
+
+func TestAClientThatIsGoneWithoutABucketIsForgottenAtOnce(t *testing.T) {
+	t.Parallel()
+	d := New(Limit{Rate: 3 * token, Burst: 3 * token}, 0)
+	for i := range 1000 {
+		c := d.Join(0, nil)
+		d.Step(0, nil)
+		d.Leave(c)
+		d.Step(0, nil)
+		if most := min(i+1, 3); d.Clients() > most { // the ones with a token, until it has expired
+			t.Fatalf("after %d clients: %d are left; want at most %d", i+1, d.Clients(), most)
+		}
+	}
+	if d.Step(expiry, nil); !d.Empty() {
+		t.Errorf("%d clients are left after their buckets have expired", d.Clients())
+	}
+}

@@ -34,6 +34,7 @@ const (
 	maxBucketKeys   = 16     // of a bucket id
 	maxBucketText   = 1024   // bytes of its keys and values
 	maxQuotaUsages  = 4000   // usages of one stream in a second
+	maxQuotaClients = 2000   // buckets of Envoys that share one limit, also ones of streams that have ended
 	quotaTick       = 20 * time.Millisecond
 )
 
@@ -205,13 +206,6 @@ func (q *quotas) look(s *quotaStream, m *member, now time.Duration) {
 	}
 	switch {
 	case err != nil:
-		q.warn(s, m, err)
-		q.leave(m)
-		if m.open { // Envoy goes on by its behavior without an assignment
-			m.open = false
-			s.queue(assignment{member: m, order: quota.Order{Abandon: true}, at: now})
-		}
-		return
 	case len(of.Limits) == 0:
 		q.leave(m)
 		if !m.open || now-m.opened >= quota.Renew {
@@ -219,26 +213,42 @@ func (q *quotas) look(s *quotaStream, m *member, now time.Duration) {
 			s.queue(assignment{member: m, at: now})
 		}
 		return
+	default:
+		err = q.join(m, &of, limit, now)
 	}
-	m.open, m.warned = false, false
+	if err != nil {
+		q.warn(s, m, err)
+		q.leave(m)
+		if m.open { // Envoy goes on by its behavior without an assignment
+			s.queue(assignment{member: m, order: quota.Order{Abandon: true}, at: now})
+		}
+	}
+	m.open = false
+}
+
+// join has a bucket in the division of its limit.
+func (q *quotas) join(m *member, of *limiter.Dividend, limit quota.Limit, now time.Duration) error {
 	d := q.divisions[of.Key]
 	if d == nil {
 		if len(q.divisions) >= maxQuotaBuckets {
-			q.warn(s, m, fmt.Errorf("more than %d limits are divided", maxQuotaBuckets))
-			return
+			return fmt.Errorf("more than %d limits are divided", maxQuotaBuckets)
 		}
 		d = &divided{Division: quota.New(limit, now), rule: countOfRule{of.Rule.Domain, of.Rule.Path}}
 		q.divisions[of.Key] = d
 	}
 	if m.division != d || m.client.Over() {
 		q.leave(m)
-		m.division, m.client = d, d.Join(now, m)
+		if d.Clients() >= maxQuotaClients {
+			return fmt.Errorf("more than %d buckets of Envoys share one limit", maxQuotaClients)
+		}
+		m.division, m.client, m.warned = d, d.Join(now, m), false
 		d.due = now
 	}
 	if limit != d.Limit() {
 		d.SetLimit(limit, now)
 		d.due = now
 	}
+	return nil
 }
 
 // limitOf returns a limit that keeps all limits of a rule.

@@ -24,6 +24,10 @@ descriptors:
     rate_limit: {algorithm: token_bucket, requests_per_unit: 100, unit: second, burst: 80}
   - key: free
     rate_limit: {unlimited: true}
+  - key: wide
+    value: all-*
+    share_threshold: true
+    rate_limit: {algorithm: token_bucket, requests_per_unit: 1000000, unit: second}
   - key: log
     rate_limit: {algorithm: sliding_window_log, requests_per_unit: 1, unit: second}
 `
@@ -212,6 +216,25 @@ func TestABucketBeyondABoundLeavesTheOthersAlone(t *testing.T) {
 			if line := fmt.Sprintf("weir_rlqs_refused_total{reason=%q} 1\n", reason); !strings.Contains(scrape(t, f), line) {
 				t.Errorf("the metrics lack %s", line)
 			}
+		}
+	})
+}
+
+func TestALimitIsDividedAmongABoundedNumberOfBuckets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startQuotas(t)
+		for range 3 {
+			c := f.quotas(t)
+			ids := make([]*rlqsv3.BucketId, maxStreamBucket)
+			for i := range ids {
+				ids[i] = bucketID("wide", fmt.Sprintf("all-%d", i))
+			}
+			c.report("edge", 1, ids...)
+			time.Sleep(time.Second)
+		}
+		const line = `weir_rlqs_refused_total{reason="more than 2000 buckets of Envoys share one limit"} 1000`
+		if !strings.Contains(scrape(t, f), line) {
+			t.Errorf("the metrics lack %s", line)
 		}
 	})
 }

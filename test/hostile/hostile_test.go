@@ -41,7 +41,7 @@ type attack struct {
 // attacks returns every attack.
 func attacks() []attack {
 	return slices.Concat(messageAttacks(), headerAttacks(), floodAttacks(), slowAttacks(), connectionAttacks(), pageAttacks(), keyAttacks(),
-		adminAttacks(), socketAttacks(), redisAttacks(), togetherAttacks())
+		quotaAttacks(), adminAttacks(), socketAttacks(), redisAttacks(), togetherAttacks())
 }
 
 // chosen returns the attacks to run: with -short only attacks whose outcome depends on the server

@@ -28,7 +28,7 @@ func request(hits uint64, entries ...entry) *ratelimitv3.RateLimitRequest {
 }
 
 // encode returns a request as gRPC sends it: not compressed, length, message.
-func (a *assault) encode(r *ratelimitv3.RateLimitRequest) []byte {
+func (a *assault) encode(r proto.Message) []byte {
 	message, err := proto.Marshal(r)
 	a.fail(err)
 	return frame(message, false)

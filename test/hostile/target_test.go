@@ -31,6 +31,12 @@ descriptors:
     rate_limit: {algorithm: token_bucket, unit: year, requests_per_unit: 100}
   - key: flood
     rate_limit: {unit: hour, requests_per_unit: 100}
+  - key: divided
+    rate_limit: {algorithm: token_bucket, unit: second, requests_per_unit: 1000000}
+  - key: together
+    value: q-*
+    share_threshold: true
+    rate_limit: {algorithm: token_bucket, unit: second, requests_per_unit: 1000000}
   - key: log
     rate_limit: {algorithm: sliding_window_log, unit: hour, requests_per_unit: 1000}
 `

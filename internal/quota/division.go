@@ -14,9 +14,22 @@ type Division struct {
 	clients []*Client     // in the order in which they came
 	dirty   bool          // targets are older than demands
 
+	rates  int64 // of all clients
+	tokens int64 // in all buckets that clients may have
+	seated int   // clients that may have a bucket
+
 	demands []int64 // memory
 	order   []int   // memory
 }
+
+// given is a bucket and its rate.
+type given struct {
+	Bucket
+
+	speed int64
+}
+
+func give(b Bucket) given { return given{b, b.rate()} }
 
 // Client is one client of a division: a bucket id on one stream.
 type Client struct {
@@ -27,8 +40,8 @@ type Client struct {
 	over    bool // the division has forgotten the client
 	placed  bool // an order was sent and has not expired
 
-	bucket Bucket // of the last order
-	before Bucket // may be in use until the change has settled
+	bucket given  // of the last order
+	before given  // may be in use until the change has settled
 	change bool   // has not settled
 	seq    uint64 // of the last order; 0: none
 	sent   time.Duration
@@ -92,11 +105,16 @@ func (d *Division) Report(c *Client, allowed, denied uint64, now time.Duration) 
 	c.demand, c.reported, d.dirty = scale(sum*token, time.Second, since), now, true
 }
 
-// Acknowledge says that the order of that number has arrived at the client, and so all before it.
-func (d *Division) Acknowledge(c *Client, seq uint64, now time.Duration) {
+// Acknowledge says that the order of that number has arrived at the client, and so all before it. A
+// change settles then: Step is due when it says so.
+func (d *Division) Acknowledge(c *Client, seq uint64, now time.Duration) (due time.Duration) {
 	if seq == c.seq && !c.acked {
 		c.acked, c.fresh, c.calm = true, c.sent, now+Settle
 	}
+	if c.acked && c.change {
+		return c.calm
+	}
+	return now + patience
 }
 
 // Leave says that the stream of a client has ended. The bucket of the client counts until
@@ -134,6 +152,12 @@ func (d *Division) Unsettled() int {
 	return n
 }
 
+// Times between two steps. The short one is for a division that waits for its level.
+const (
+	patience = time.Second
+	hurry    = 50 * time.Millisecond
+)
+
 // Step does all work that is due, and appends the orders to send. The caller calls Step after each
 // of the other methods, and not later than the instant that it returns.
 func (d *Division) Step(now time.Duration, orders []Order) ([]Order, time.Duration) {
@@ -156,11 +180,31 @@ func (d *Division) Step(now time.Duration, orders []Order) ([]Order, time.Durati
 	}
 	orders = d.grow(now, orders)
 	orders = d.renew(now, orders)
-	next := now + time.Second
-	if lack > 0 || waiting || d.Unsettled() > 0 {
-		next = now + 20*time.Millisecond
+	next := now + patience
+	if lack > 0 || waiting {
+		next = now + hurry
+	}
+	for _, c := range d.clients {
+		if c.change && c.acked {
+			next = min(next, c.calm)
+		}
 	}
 	return orders, next
+}
+
+// put replaces the buckets that a client may have.
+func (d *Division) put(c *Client, bucket, before given) {
+	d.sum(c, -1)
+	c.bucket, c.before = bucket, before
+	d.sum(c, 1)
+}
+
+func (d *Division) sum(c *Client, sign int64) {
+	d.rates += sign * c.rate()
+	d.tokens += sign * (c.bucket.tokens() + c.before.tokens())
+	if c.bucket.Max > 0 || c.before.Max > 0 {
+		d.seated += int(sign)
+	}
 }
 
 // advance brings the level to now.
@@ -177,40 +221,30 @@ func (d *Division) advance(now time.Duration) {
 }
 
 // rate returns the rate of all buckets that the client may have.
-func (c *Client) rate() int64 { return max(c.bucket.rate(), c.before.rate()) }
+func (c *Client) rate() int64 { return max(c.bucket.speed, c.before.speed) }
 
 // free returns the part of the limit's rate that no client has.
-func (d *Division) free() int64 {
-	free := d.limit.Rate
-	for _, c := range d.clients {
-		free -= c.rate()
-	}
-	return free
-}
+func (d *Division) free() int64 { return d.limit.Rate - d.rates }
 
 // spare returns the part of the rate that may be given. A part is held back to pay for changes.
 func (d *Division) spare() int64 { return d.free() - d.limit.Rate/32 }
 
 // room returns the level that fits beside all buckets.
-func (d *Division) room() int64 {
-	room := d.limit.Burst
-	for _, c := range d.clients {
-		room -= c.bucket.tokens() + c.before.tokens()
-	}
-	return room
-}
+func (d *Division) room() int64 { return d.limit.Burst - d.tokens }
 
 // settle ends changes that all threads of the client use, and forgets expired buckets.
 func (d *Division) settle(now time.Duration) {
 	d.clients = slices.DeleteFunc(d.clients, func(c *Client) bool {
 		if c.change && c.acked && now >= c.calm {
-			c.before, c.change, d.dirty = Bucket{}, false, true
+			d.put(c, c.bucket, given{})
+			c.change, d.dirty = false, true
 			if c.leaving {
 				c.placed = false
 			}
 		}
 		if c.placed && now >= c.sent+expiry {
-			c.bucket, c.before, c.change, c.placed, c.acked, d.dirty = Bucket{}, Bucket{}, false, false, false, true
+			d.put(c, given{}, given{})
+			c.change, c.placed, c.acked, d.dirty = false, false, false, true
 		}
 		if c.leaving && !c.placed && c.wanted >= c.since { // a request has come meanwhile
 			c.leaving, c.demand = false, -1
@@ -244,11 +278,11 @@ func (d *Division) aim() {
 	}
 	d.order = slices.Grow(d.order[:0], n)[:n]
 	shares(d.demands, rate, d.order)
-	at := 0
+	at, seats := 0, d.seats()
 	for _, c := range d.clients {
 		if !c.gone {
 			c.target = max(d.demands[at], rate/int64(32*n))
-			if seats := d.seats(); seats < n { // the others wait
+			if seats < n { // the others wait
 				c.target = max(c.target, rate/int64(seats))
 			}
 			at++
@@ -256,15 +290,17 @@ func (d *Division) aim() {
 	}
 }
 
-// size returns the tokens of a bucket: a quarter of the burst is for all clients together. The rest
-// pays for new clients and for changes at once.
-func (d *Division) size() int64 {
-	n := int64(max(len(d.clients), 1))
-	return min(max(d.limit.Burst/token/4/n, 1)*token, d.limit.Burst)
+// size returns the tokens of a bucket of that rate. A third of the burst is for all clients
+// together: half equally, half by their rates. The rest pays for new clients and for changes at
+// once.
+func (d *Division) size(rate int64) int64 {
+	n, half := int64(max(len(d.clients), 1)), d.limit.Burst/6
+	size := half/n + scale(half, time.Duration(rate), time.Duration(max(d.limit.Rate, 1)))
+	return min(max(size/token, 1)*token, d.limit.Burst)
 }
 
 // hungry reports whether the client could use a larger rate.
-func (c *Client) hungry() bool { return c.demand < 0 || c.demand > c.bucket.rate()/8*7 }
+func (c *Client) hungry() bool { return c.demand < 0 || c.demand > c.bucket.speed/8*7 }
 
 // ready reports whether the client may get an order that changes its bucket.
 func (c *Client) ready(now time.Duration) bool {
@@ -277,55 +313,48 @@ func (c *Client) late(now time.Duration) bool { return now+Delivery >= c.fresh+T
 // place sends the first order to a client, which has no bucket: a full one, or none if the level
 // does not suffice.
 func (d *Division) place(c *Client, now time.Duration, orders []Order) []Order {
-	if b := bucketOf(d.size(), min(c.target, max(d.spare(), d.limit.Rate/64/int64(len(d.clients)), 0)), c.bucket); b.Max > 0 &&
-		d.level >= b.tokens() && d.free() >= b.rate() && d.crowd() < d.seats() {
+	rate := min(c.target, max(d.spare(), d.limit.Rate/64/int64(len(d.clients)), 0))
+	b := bucketOf(d.size(rate), rate, c.bucket.Bucket)
+	if b.Max > 0 && d.level >= b.tokens() && d.free() >= b.rate() && d.seated < d.seats() {
 		d.level -= b.tokens()
 		return d.send(c, b, now, orders)
 	}
 	return d.send(c, Bucket{}, now, orders)
 }
 
-// seats returns how many clients may have a bucket. A limit of few tokens goes to few clients.
-func (d *Division) seats() int { return max(int(d.limit.Burst/token/2), 1) }
-
-func (d *Division) crowd() int {
-	n := 0
-	for _, c := range d.clients {
-		if c.bucket.Max > 0 || c.before.Max > 0 {
-			n++
-		}
-	}
-	return n
-}
+// seats returns how many clients may have a bucket, of at least one token. A limit of few tokens
+// goes to few clients.
+func (d *Division) seats() int { return max(int(d.limit.Burst/token-d.limit.Burst/token/8), 1) }
 
 // send sends a bucket. The caller has paid the tokens.
 func (d *Division) send(c *Client, b Bucket, now time.Duration, orders []Order) []Order {
 	if (b.Max > 0) != (c.bucket.Max > 0) {
 		c.since = now
 	}
-	c.before, c.bucket, c.change, c.placed, c.acked = c.bucket, b, true, true, false
+	d.put(c, give(b), c.bucket)
+	c.change, c.placed, c.acked = true, true, false
 	c.seq++
 	c.sent = now
 	return append(orders, Order{Client: c, Seq: c.seq, Bucket: b, Abandon: c.leaving})
 }
 
 // cost returns the tokens that a change to a bucket costs. Both buckets gain until it has settled.
-func (c *Client) cost(b Bucket) int64 {
-	return b.tokens() + scale(min(b.rate(), c.bucket.rate()), Settle, time.Second)
+func (c *Client) cost(b given) int64 {
+	return b.tokens() + scale(min(b.speed, c.bucket.speed), Settle, time.Second)
 }
 
 // turnTo changes the bucket of a client if the level can pay. A change that the level can never pay
 // begins with no bucket, if the client may lose its bucket for a moment.
 func (d *Division) turnTo(c *Client, rate int64, deny bool, now time.Duration, orders []Order) []Order {
-	b := bucketOf(d.size(), rate, c.bucket)
+	b := give(bucketOf(d.size(rate), rate, c.bucket.Bucket))
 	cost := c.cost(b)
 	switch {
 	case b.Max == 0 && !deny:
 	case b.Max == 0:
 		return d.send(c, Bucket{}, now, orders)
-	case cost <= d.level && max(b.rate()-c.bucket.rate(), 0) <= d.free():
+	case cost <= d.level && max(b.speed-c.bucket.speed, 0) <= d.free():
 		d.level -= cost
-		return d.send(c, b, now, orders)
+		return d.send(c, b.Bucket, now, orders)
 	case deny && cost > d.room():
 		return d.send(c, Bucket{}, now, orders)
 	}
@@ -343,23 +372,29 @@ func (d *Division) lack() (lack int64, waiting bool) {
 		if c.bucket.Max == 0 && c.placed {
 			waiting = true
 		}
-		if r := c.bucket.rate(); c.target >= r+r/16 {
+		if r := c.bucket.speed; c.target >= r+r/16 {
 			lack += c.target - r
 		}
 	}
 	return lack - d.limit.Rate/64, waiting
 }
 
+// coming returns the rate that is free when all changes have settled.
+func (d *Division) coming() (rate int64) {
+	for _, c := range d.clients {
+		rate += max(c.before.speed-c.bucket.speed, 0)
+	}
+	return rate
+}
+
 // shrink takes rate from clients above their target.
 func (d *Division) shrink(lack int64, now time.Duration, orders []Order) []Order {
+	lack -= d.coming()
 	for _, c := range d.clients {
-		lack -= max(c.before.rate()-c.bucket.rate(), 0) // on its way
-	}
-	for _, c := range d.clients {
-		if r := c.bucket.rate(); lack > 0 && c.ready(now) && r > c.target+c.target/16 {
+		if r := c.bucket.speed; lack > 0 && c.ready(now) && r > c.target+c.target/16 {
 			orders = d.turnTo(c, c.target, true, now, orders)
 			if c.change {
-				lack -= r - c.bucket.rate()
+				lack -= r - c.bucket.speed
 			}
 		}
 	}
@@ -377,7 +412,7 @@ func (d *Division) rotate(now time.Duration, orders []Order) []Order {
 			oldest = c
 		}
 	}
-	if oldest == nil || d.crowd() < d.seats() {
+	if oldest == nil || d.seated < d.seats() {
 		return orders
 	}
 	if few := scale(4*token, time.Second, time.Duration(d.limit.Rate)); now-oldest.since < turn+time.Duration(min(few, int64(time.Hour))) {
@@ -387,22 +422,25 @@ func (d *Division) rotate(now time.Duration, orders []Order) []Order {
 }
 
 // grow gives free rate to hungry clients, and buckets to clients that wait for one. The longest
-// wait comes first.
+// wait comes first. A client does not grow while more rate is on its way, as each change costs. A
+// client that can never pay loses its bucket for a moment, if it gets an eighth more.
 func (d *Division) grow(now time.Duration, orders []Order) []Order {
 	var first *Client
+	coming := d.coming()
 	for _, c := range d.clients {
 		if !c.ready(now) || !c.hungry() {
 			continue
 		}
-		r := c.bucket.rate()
+		r := c.bucket.speed
 		switch rate := min(c.target, r+max(d.spare(), 0)); {
+		case c.bucket.Max > 0 && rate < c.target-c.target/8 && coming > 0:
 		case c.bucket.Max > 0 && rate > r+r/16:
-			orders = d.turnTo(c, rate, false, now, orders)
+			orders = d.turnTo(c, rate, rate > r+r/8 && now-c.since >= turn, now, orders)
 		case c.bucket.Max == 0 && (first == nil || c.since < first.since):
 			first = c
 		}
 	}
-	if first == nil || d.crowd() >= d.seats() {
+	if first == nil || d.seated >= d.seats() {
 		return orders
 	}
 	return d.turnTo(first, min(first.target, max(d.spare(), 0)), false, now, orders)
@@ -420,10 +458,10 @@ func (d *Division) renew(now time.Duration, orders []Order) []Order {
 		case !c.late(now):
 			c.seq++
 			c.sent, c.acked = now, false
-			orders = append(orders, Order{Client: c, Seq: c.seq, Bucket: c.bucket, Abandon: c.leaving})
+			orders = append(orders, Order{Client: c, Seq: c.seq, Bucket: c.bucket.Bucket, Abandon: c.leaving})
 		case c.cost(c.bucket) <= d.level: // a full one, if the one before has expired
 			d.level -= c.cost(c.bucket)
-			orders = d.send(c, c.bucket, now, orders)
+			orders = d.send(c, c.bucket.Bucket, now, orders)
 		}
 	}
 	return orders

@@ -35,9 +35,11 @@
 package quota
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -142,12 +144,9 @@ func shares(demands []int64, rate int64, order []int) {
 		return
 	}
 	for i := range order {
-		at := i
-		for ; at > 0 && demands[order[at-1]] > demands[i]; at-- {
-			order[at] = order[at-1]
-		}
-		order[at] = i
+		order[i] = i
 	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(demands[a], demands[b]) })
 	left, sum := rate, int64(0)
 	for i, client := range order {
 		demands[client] = min(demands[client], left/(n-int64(i)))

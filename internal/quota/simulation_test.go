@@ -67,6 +67,7 @@ type envoyModel struct {
 	allowed, denied uint64
 	reportAt        time.Duration
 	client          *Client       // of the stream that is open; nil: none
+	cut             bool          // the stream, and there is no other one yet
 	away            time.Duration // until then it reaches nobody
 	inbox, outbox   []message
 }
@@ -167,10 +168,20 @@ func (s *schedule) cover() {
 	s.over = s.over || could > s.oracle.tokens+1e-3
 }
 
+// forget removes clients from the ledger.
+func (s *schedule) forget(gone func(c *Client) bool) {
+	s.d.clients = slices.DeleteFunc(s.d.clients, func(c *Client) bool {
+		if gone(c) {
+			s.d.put(c, given{}, given{})
+		}
+		return gone(c)
+	})
+}
+
 // divide steps the division, and posts its orders.
 func (s *schedule) divide() {
 	if s.mistake == liveFromTheSend {
-		s.d.clients = slices.DeleteFunc(s.d.clients, func(c *Client) bool { return c.gone && s.now >= c.sent+TTL })
+		s.forget(func(c *Client) bool { return c.gone && s.now >= c.sent+TTL })
 	}
 	if s.now < s.due {
 		return
@@ -212,10 +223,11 @@ func (s *schedule) deliver(e *envoyModel) {
 		case m.leave:
 			s.d.Leave(m.client)
 			if s.mistake == reuseDead {
-				s.d.clients = slices.DeleteFunc(s.d.clients, func(c *Client) bool { return c == m.client })
+				s.forget(func(c *Client) bool { return c == m.client })
 			}
 		case m.ack > 0:
-			s.d.Acknowledge(m.client, m.ack, s.now)
+			s.due = min(s.due, s.d.Acknowledge(m.client, m.ack, s.now))
+			return true
 		case m.client.Over():
 			return true
 		default:
@@ -281,7 +293,7 @@ func (s *schedule) serve(e *envoyModel) {
 			w.switches = w.switches[1:]
 		}
 	}
-	e.attempts += e.rate * tick.Seconds()
+	e.attempts += s.arrivals(e.rate * tick.Seconds())
 	for at := s.random.IntN(len(e.workers)); e.attempts >= 1; at = (at + 1) % len(e.workers) {
 		w := &e.workers[at]
 		e.attempts--
@@ -299,9 +311,23 @@ func (s *schedule) serve(e *envoyModel) {
 		} else {
 			e.denied++
 		}
-		if !e.known && e.client != nil { // the first request is reported at once
-			e.known = true
-			e.send(s)
+		if !e.known { // the first request is reported at once, if there is a stream
+			if e.known = true; !e.cut {
+				e.join(s)
+				e.send(s)
+			}
+		}
+	}
+}
+
+// arrivals returns the requests of a tick, at random instants where nothing fails.
+func (s *schedule) arrivals(average float64) (n float64) {
+	if !s.calm {
+		return average
+	}
+	for left := average; ; n++ {
+		if left -= s.random.ExpFloat64(); left < 0 {
+			return n
 		}
 	}
 }
@@ -333,17 +359,24 @@ func (s *schedule) report(e *envoyModel) {
 		return
 	}
 	e.reportAt += 5 * time.Second
-	if e.client == nil && s.now < e.away {
+	if e.cut && s.now < e.away {
 		return
 	}
-	if e.client == nil {
-		e.client, e.inbox = s.d.Join(s.now, e), nil // Envoy has closed the stream before
-		s.due = 0
-	} else if e.client.Over() {
-		return
-	}
+	e.cut = false
 	if e.known {
+		e.join(s)
 		e.send(s)
+	}
+}
+
+// join opens a stream, or goes on.
+func (e *envoyModel) join(s *schedule) {
+	if e.client == nil {
+		e.inbox = nil // Envoy has closed the stream before
+	}
+	if e.client == nil || e.client.Over() {
+		e.client = s.d.Join(s.now, e)
+		s.due = 0
 	}
 }
 
@@ -353,7 +386,7 @@ func (s *schedule) die(e *envoyModel) {
 		return
 	}
 	gone := e.client
-	e.client = nil
+	e.client, e.cut = nil, true
 	if s.random.IntN(3) == 0 {
 		e.away = s.now + 35*time.Second
 	}

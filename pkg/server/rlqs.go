@@ -310,7 +310,7 @@ func (q *quotas) arrived(mark uint64, bytes int64) {
 		}
 		n++
 		if m := a.of.member; m.client != nil && m.client == a.of.client {
-			m.division.Acknowledge(m.client, a.of.order.Seq, q.now())
+			m.division.due = min(m.division.due, m.division.Acknowledge(m.client, a.of.order.Seq, q.now()))
 		}
 	}
 	s.unread = slices.Delete(s.unread, 0, n)

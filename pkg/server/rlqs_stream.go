@@ -50,6 +50,7 @@ type member struct {
 	client   *quota.Client // of division
 	open     bool          // all requests pass
 	opened   time.Duration // when the client was last told that
+	pending  int           // 1 + index of the assignment in stream.pending; 0: none
 	warned   bool          // the log has the reason why there is no assignment
 }
 
@@ -107,10 +108,16 @@ func (s *quotaStream) end(err error) {
 	}
 }
 
-// queue adds an assignment. An older one of the same bucket that has not gone out is dropped.
+// queue adds an assignment, in place of an older one of the same bucket that has not gone out. The
+// assignment counts as late as the older one.
 func (s *quotaStream) queue(a assignment) {
-	s.pending = slices.DeleteFunc(s.pending, func(b assignment) bool { return b.member == a.member })
-	s.pending = append(s.pending, a)
+	if at := a.member.pending; at > 0 {
+		a.at = s.pending[at-1].at
+		s.pending[at-1] = a
+	} else {
+		s.pending = append(s.pending, a)
+		a.member.pending = len(s.pending)
+	}
 	s.signal()
 }
 
@@ -149,6 +156,9 @@ func (s *quotaStream) take() (all []assignment, closed bool) {
 	s.of.mu.Lock()
 	defer s.of.mu.Unlock()
 	all, s.pending = s.pending, nil
+	for i := range all {
+		all[i].member.pending = 0
+	}
 	return all, s.closed
 }
 

@@ -37,6 +37,9 @@ const (
 	mostTaught = 100 * time.Millisecond
 	// leastSilence is the shortest time without an answer that is a silence.
 	leastSilence = 25 * time.Millisecond
+	// mostSilence bounds the part of the timeout in that. A timeout of seconds says how long a caller
+	// may wait for a slow Redis, and not how slow this Redis is.
+	mostSilence = 250 * time.Millisecond
 )
 
 func (b *base) since(t time.Time) int64 { return max(1, int64(t.Sub(b.started))) }
@@ -92,7 +95,9 @@ func (p *pulse) answered(now, begun time.Time) {
 func (p *pulse) usually() time.Duration { return time.Duration(p.usual.Load()) }
 
 // tooLong returns the time without an answer from which on the shard may be silent.
-func (p *pulse) tooLong() time.Duration { return max(leastSilence, p.timeout, 2*p.usually()) }
+func (p *pulse) tooLong() time.Duration {
+	return max(leastSilence, min(p.timeout, mostSilence), 2*p.usually())
+}
 
 // flownLife is how long a call of a caller that flies may lie on its way. When the caller is
 // released its outcome is known: Redis does not apply the call later.

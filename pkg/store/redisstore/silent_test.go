@@ -193,6 +193,28 @@ func TestNobodyWaitsThroughASilentRedis(t *testing.T) {
 	}
 }
 
+// The program ratelimit has a timeout of 10 s, as the original waits for Redis.
+func TestALongTimeoutDoesNotHideASilentRedis(t *testing.T) {
+	for _, deadline := range []time.Duration{10 * time.Second, 0} {
+		t.Run(fmt.Sprint("deadline ", deadline), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := farBy(time.Millisecond)
+				front := sharing(t, away(t, f, Options{Timeout: 10 * time.Second}))
+				c := &caller{
+					store: front, deadline: deadline, failed: func(err error) { t.Errorf("a request failed: %v", err) },
+					charge: store.Charge{Key: []byte("k"), Limit: perAge(algorithms.FixedWindow, 1e9), Hits: 1, Exact: true},
+				}
+				begun := time.Now()
+				time.AfterFunc(4*time.Second, func() { time.AfterFunc(5*time.Second, f.freeze()) })
+				inTurn(1, 700*time.Millisecond)(func() bool { return time.Since(begun) > 12*time.Second }, c.ask)
+				if most, bound := c.times.most(), mostSilence+2*silenceDoubt; most < 10*time.Millisecond || most > bound {
+					t.Errorf("the longest wait was %v; want some, and at most %v:%v", most, bound, &c.times)
+				}
+			})
+		})
+	}
+}
+
 func TestAFrozenNodeDelaysOnlyItsOwnCallersAndNotForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, c := awayCluster(t, time.Millisecond, layouts()["thirds"])

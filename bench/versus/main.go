@@ -111,7 +111,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	report := report(all, o.rounds, s)
 	fmt.Fprintln(stdout, report)
-	if o.page != "" {
+	if o.page != "" && !o.quick { // only a first look
 		if err := writePage(o.page, report); err != nil {
 			return err
 		}

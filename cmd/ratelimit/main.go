@@ -2,11 +2,12 @@
 // environment, rule files and xDS resources, and has the same ports, answers, counts and metrics.
 // docs/migrating.md lists the differences.
 //
-// The program ignores arguments, as the original does, except for a lone help or version, and for
-// check, which says whether rules would load. The program translates its environment to an
-// app.Config, as sidecar does with its settings.
+// The program ignores arguments, as the original does, except for a lone help or version, check and
+// compare. check says whether rules would load, and compare asks two services the same. The program
+// translates its environment to an app.Config, as sidecar does with its settings.
 //
-// Exit codes: 0 after a signal; 1 variables or rules with mistakes, or a failure.
+// Exit codes: 0 after a signal; 1 variables or rules with mistakes, different answers, or a
+// failure.
 package main
 
 import (
@@ -31,6 +32,9 @@ func main() {
 	}
 	if len(os.Args) > 1 && os.Args[1] == "check" {
 		os.Exit(report(os.Stderr, check(os.Environ(), os.Args[2:], os.Stdout, os.Stderr)))
+	}
+	if len(os.Args) > 1 && os.Args[1] == "compare" {
+		os.Exit(report(os.Stderr, compareServices(context.Background(), os.Environ(), os.Args[2:], os.Stdout, os.Stderr)))
 	}
 	os.Exit(report(os.Stderr, run(context.Background(), os.Environ(), os.Stderr)))
 }
@@ -64,7 +68,9 @@ func help() string {
 		}
 	}
 	b.WriteString("\nratelimit check [PATH…] says whether these files, and all files below these directories, would load as rules; without a path\n" +
-		"the directory of RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY.\n")
+		"the directory of RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_APPDIRECTORY.\n" +
+		"ratelimit compare OLD NEW asks two services, each a host:port of gRPC, about each of these rules, and prints different answers.\n" +
+		"With [RECORD…] it asks the requests of these files (docs/records.md). All requests count, so compare services on trial.\n")
 	b.WriteString("\ndocs/migrating-variables.md also lists the variables without an effect.\n")
 	return b.String()
 }

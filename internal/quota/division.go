@@ -35,6 +35,10 @@ func give(b Bucket) given { return given{b, b.rate()} }
 type Client struct {
 	Tag any // of the caller
 
+	own   bool   // its hits are counted in this process, see NewBeside
+	taken int64  // tokens that requests from before the division may take
+	asked uint64 // since the last report of an own client
+
 	gone    bool // the stream has ended
 	leaving bool // an order to forget the bucket is under way
 	over    bool // the division has forgotten the client
@@ -64,6 +68,7 @@ type Order struct {
 	Client  *Client
 	Seq     uint64 // for Acknowledge; grows with each order of a client
 	Bucket  Bucket
+	Empty   bool // the bucket starts without tokens; only for an own client
 	Abandon bool
 }
 
@@ -133,8 +138,12 @@ func (d *Division) Clients() int { return len(d.clients) }
 func (d *Division) Empty() bool { return len(d.clients) == 0 }
 
 // Full reports whether nobody has a part of the limit, so that a new division would be the same.
+// With an own client it is enough that no other client is left, and nothing is owed.
 func (d *Division) Full(now time.Duration) bool {
 	d.advance(now)
+	if len(d.clients) == 1 && d.clients[0].own {
+		return d.level >= 0
+	}
 	return d.Empty() && d.level >= d.limit.Burst
 }
 
@@ -242,7 +251,11 @@ func (d *Division) settle(now time.Duration) {
 				c.placed = false
 			}
 		}
-		if c.placed && now >= c.sent+expiry {
+		if c.own && c.acked && now >= c.calm {
+			d.tokens -= c.taken
+			c.taken = 0
+		}
+		if c.placed && !c.own && now >= c.sent+expiry {
 			d.put(c, given{}, given{})
 			c.change, c.placed, c.acked, d.dirty = false, false, false, true
 		}
@@ -263,6 +276,9 @@ func (d *Division) aim() {
 		switch {
 		case c.gone:
 			rate -= c.rate()
+		case c.idle():
+			c.target = d.limit.Rate / 64
+			rate -= c.target
 		case c.demand < 0:
 			d.demands = append(d.demands, d.limit.Rate)
 		default:
@@ -280,7 +296,7 @@ func (d *Division) aim() {
 	shares(d.demands, rate, d.order)
 	at, seats := 0, d.seats()
 	for _, c := range d.clients {
-		if !c.gone {
+		if !c.gone && !c.idle() {
 			c.target = max(d.demands[at], rate/int64(32*n))
 			if seats < n { // the others wait
 				c.target = max(c.target, rate/int64(seats))
@@ -293,8 +309,14 @@ func (d *Division) aim() {
 // size returns the tokens of a bucket of that rate. A third of the burst is for all clients
 // together: half equally, half by their rates. The rest pays for new clients and for changes at
 // once.
-func (d *Division) size(rate int64) int64 {
-	n, half := int64(max(len(d.clients), 1)), d.limit.Burst/6
+func (d *Division) size(c *Client, rate int64) int64 {
+	if c.idle() {
+		return d.limit.Burst / 32
+	}
+	n, half := int64(len(d.clients)), d.limit.Burst/6
+	if d.clients[0].idle() {
+		n--
+	}
 	size := half/n + scale(half, time.Duration(rate), time.Duration(max(d.limit.Rate, 1)))
 	return min(max(size/token, 1)*token, d.limit.Burst)
 }
@@ -308,16 +330,17 @@ func (c *Client) ready(now time.Duration) bool {
 }
 
 // late reports whether an order sent now may find that the bucket has expired.
-func (c *Client) late(now time.Duration) bool { return now+Delivery >= c.fresh+TTL-TTL/drift }
+func (c *Client) late(now time.Duration) bool {
+	return !c.own && now+Delivery >= c.fresh+TTL-TTL/drift
+}
 
 // place sends the first order to a client, which has no bucket: a full one, or none if the level
 // does not suffice.
 func (d *Division) place(c *Client, now time.Duration, orders []Order) []Order {
 	rate := min(c.target, max(d.spare(), d.limit.Rate/64/int64(len(d.clients)), 0))
-	b := bucketOf(d.size(rate), rate, c.bucket.Bucket)
-	if b.Max > 0 && d.level >= b.tokens() && d.free() >= b.rate() && d.seated < d.seats() {
-		d.level -= b.tokens()
-		return d.send(c, b, now, orders)
+	b := give(bucketOf(d.size(c, rate), rate, c.bucket.Bucket))
+	if b.Max > 0 && (d.level >= b.tokens() || c.own) && d.free() >= b.speed && d.seated < d.seats() {
+		return d.pay(c, b, now, orders)
 	}
 	return d.send(c, Bucket{}, now, orders)
 }
@@ -326,13 +349,29 @@ func (d *Division) place(c *Client, now time.Duration, orders []Order) []Order {
 // goes to few clients.
 func (d *Division) seats() int { return max(int(d.limit.Burst/token-d.limit.Burst/token/8), 1) }
 
+// pay sends a bucket, and debits it. A bucket of the own client that the level cannot pay starts
+// empty.
+func (d *Division) pay(c *Client, b given, now time.Duration, orders []Order) []Order {
+	cost := c.cost(b)
+	empty := c.own && d.level < cost
+	if empty {
+		cost -= b.tokens()
+	}
+	d.level -= cost
+	orders = d.send(c, b.Bucket, now, orders)
+	d.level = min(d.level, d.room())
+	orders[len(orders)-1].Empty = empty
+	return orders
+}
+
 // send sends a bucket. The caller has paid the tokens.
 func (d *Division) send(c *Client, b Bucket, now time.Duration, orders []Order) []Order {
 	if (b.Max > 0) != (c.bucket.Max > 0) {
 		c.since = now
 	}
+	c.change = !c.own || b.Max > 0 || c.bucket.Max > 0
 	d.put(c, give(b), c.bucket)
-	c.change, c.placed, c.acked = true, true, false
+	c.placed, c.acked = true, false
 	c.seq++
 	c.sent = now
 	return append(orders, Order{Client: c, Seq: c.seq, Bucket: b, Abandon: c.leaving})
@@ -346,15 +385,17 @@ func (c *Client) cost(b given) int64 {
 // turnTo changes the bucket of a client if the level can pay. A change that the level can never pay
 // begins with no bucket, if the client may lose its bucket for a moment.
 func (d *Division) turnTo(c *Client, rate int64, deny bool, now time.Duration, orders []Order) []Order {
-	b := give(bucketOf(d.size(rate), rate, c.bucket.Bucket))
+	b := give(bucketOf(d.size(c, rate), rate, c.bucket.Bucket))
 	cost := c.cost(b)
+	if c.own { // its bucket may start empty
+		cost -= b.tokens()
+	}
 	switch {
 	case b.Max == 0 && !deny:
 	case b.Max == 0:
 		return d.send(c, Bucket{}, now, orders)
 	case cost <= d.level && max(b.speed-c.bucket.speed, 0) <= d.free():
-		d.level -= cost
-		return d.send(c, b.Bucket, now, orders)
+		return d.pay(c, b, now, orders)
 	case deny && cost > d.room():
 		return d.send(c, Bucket{}, now, orders)
 	}
@@ -450,7 +491,7 @@ func (d *Division) grow(now time.Duration, orders []Order) []Order {
 func (d *Division) renew(now time.Duration, orders []Order) []Order {
 	for _, c := range d.clients {
 		switch {
-		case c.gone || !c.placed || !c.acked || c.change || now < c.sent+Renew:
+		case c.own || c.gone || !c.placed || !c.acked || c.change || now < c.sent+Renew:
 		case now-c.wanted >= Idle && !c.leaving:
 			c.leaving = true
 			orders = d.send(c, Bucket{}, now, orders)

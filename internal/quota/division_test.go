@@ -52,11 +52,11 @@ func find(t *testing.T, m mistake, first, runs int) (found bool, last int, reque
 	return false, last - 1, requests
 }
 
-// WEIR_SCHEDULES sets the number of schedules, and WEIR_TEST_SEED the number of the first one.
-func TestNoIntervalHasMoreThanTheLimit(t *testing.T) {
-	t.Parallel()
-	first, runs := 0, 120
-	if testing.Short() {
+// schedules returns the schedules to run. WEIR_SCHEDULES sets their number, and WEIR_TEST_SEED the
+// number of the first one.
+func schedules(t *testing.T) (first, runs int) {
+	t.Helper()
+	if runs = 120; testing.Short() {
 		runs = 30
 	}
 	if text := os.Getenv("WEIR_SCHEDULES"); text != "" {
@@ -66,6 +66,12 @@ func TestNoIntervalHasMoreThanTheLimit(t *testing.T) {
 		}
 		first, _ = strconv.Atoi(os.Getenv("WEIR_TEST_SEED"))
 	}
+	return first, runs
+}
+
+func TestNoIntervalHasMoreThanTheLimit(t *testing.T) {
+	t.Parallel()
+	first, runs := schedules(t)
 	found, last, requests := find(t, none, first, runs)
 	if found {
 		t.Errorf("schedule %d: an interval has more than burst + rate × length", last)

@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -17,6 +18,10 @@ const (
 	reuseDead                // the bucket of a stream that has ended is given at once
 	liveFromTheSend          // an order expires a time to live after it was sent
 	tokensOverTheEnd         // a window is divided as a bucket of all its hits
+	ownNotDebited            // the bucket of the own client is full, and not debited
+	ownGrowsEarly            // the old bucket of the own client is free at once
+	oldForgotten             // requests from before the division do not count
+	lostAtTheEnd             // hits of Envoys are not in the count that goes on without a division
 )
 
 var mistakes = map[string]mistake{
@@ -103,6 +108,14 @@ type schedule struct {
 	admitted, attempts int64
 	rules              []*bucketOfEnvoy // memory
 	over               bool
+
+	own    *envoyModel // the requests that this process counts; nil: none
+	count  *countModel // of these requests
+	limit  Limit
+	first  time.Duration // until then the division has another limit
+	spent  []int64       // in the window until then
+	back   time.Duration // when the count gets spent back
+	leaves int           // ticks from one leave of all Envoys to the next; 0: no leaves
 }
 
 // delay returns how long a message takes: one for an Envoy at most Delivery.
@@ -138,7 +151,13 @@ func (s *schedule) run(duration time.Duration) {
 				s.die(e)
 			}
 		}
-		s.divide()
+		if s.own != nil {
+			s.serve(s.own)
+			s.divideBeside()
+		}
+		if s.d != nil {
+			s.divide()
+		}
 		if s.now%(10*tick) == 0 {
 			s.cover()
 		}
@@ -148,24 +167,36 @@ func (s *schedule) run(duration time.Duration) {
 // cover is the oracle for requests that could come at this instant. The tokens of all Envoys and of
 // the ledger are at most the tokens of one bucket.
 func (s *schedule) cover() {
+	if s.own != nil && (s.count.window > 0 || s.d == nil) {
+		return
+	}
 	could := float64(s.d.level) / token
+	if s.own != nil {
+		could += s.couldOwn()
+	}
 	for _, e := range s.envoys {
-		s.rules = append(s.rules[:0], e.rule)
-		for i := range e.workers {
-			s.rules = append(s.rules, e.workers[i].rule)
-			for _, c := range e.workers[i].switches {
-				s.rules = append(s.rules, c.rule)
-			}
-		}
-		for i, b := range s.rules {
-			if b != nil && !slices.Contains(s.rules[:i], b) {
-				b.fill(s.now.Seconds() * e.clock)
-				could += b.tokens
-			}
-		}
+		could += s.tokensOf(e)
 	}
 	s.oracle.fill(s.now.Seconds())
 	s.over = s.over || could > s.oracle.tokens+1e-3
+}
+
+// tokensOf returns the tokens of all buckets that an Envoy may still use.
+func (s *schedule) tokensOf(e *envoyModel) (sum float64) {
+	s.rules = append(s.rules[:0], e.rule)
+	for i := range e.workers {
+		s.rules = append(s.rules, e.workers[i].rule)
+		for _, c := range e.workers[i].switches {
+			s.rules = append(s.rules, c.rule)
+		}
+	}
+	for i, b := range s.rules {
+		if b != nil && !slices.Contains(s.rules[:i], b) {
+			b.fill(s.now.Seconds() * e.clock)
+			sum += b.tokens
+		}
+	}
+	return sum
 }
 
 // forget removes clients from the ledger.
@@ -189,6 +220,10 @@ func (s *schedule) divide() {
 	s.orders, s.due = s.d.Step(s.now, s.orders[:0])
 	for _, o := range s.orders {
 		c := o.Client
+		if c.own {
+			s.takeOwn(o)
+			continue
+		}
 		switch {
 		case s.mistake == growAtHalf && c.change && o.Bucket.Max > 0:
 			s.d.level += o.Bucket.tokens() / 2
@@ -220,6 +255,8 @@ func (s *schedule) deliver(e *envoyModel) {
 		switch {
 		case m.at > s.now:
 			return false
+		case m.client.Over():
+			return true
 		case m.leave:
 			s.d.Leave(m.client)
 			if s.mistake == reuseDead {
@@ -227,8 +264,6 @@ func (s *schedule) deliver(e *envoyModel) {
 			}
 		case m.ack > 0:
 			s.due = min(s.due, s.d.Acknowledge(m.client, m.ack, s.now))
-			return true
-		case m.client.Over():
 			return true
 		default:
 			s.d.Report(m.client, m.allowed, m.denied, s.now)
@@ -274,6 +309,9 @@ func (e *envoyModel) put(s *schedule, rule *bucketOfEnvoy) {
 			lag = time.Duration(s.random.Int64N(int64(Settle - tick)))
 		}
 		w := &e.workers[i]
+		if e == s.own && w.rule != nil && w.rule.Max == math.MaxUint32 {
+			lag = min(lag, Handover-2*tick)
+		}
 		if n := len(w.switches); n > 0 {
 			lag = max(lag, w.switches[n-1].at-s.now)
 		}
@@ -301,7 +339,7 @@ func (s *schedule) serve(e *envoyModel) {
 		admitted := false
 		if b := w.rule; b != nil {
 			b.fill(s.now.Seconds() * e.clock)
-			if admitted = b.tokens >= 1; admitted {
+			if admitted = b.tokens >= 1 && (e != s.own || s.count.take(s.now)); admitted {
 				b.tokens--
 				s.admit()
 			}
@@ -311,7 +349,7 @@ func (s *schedule) serve(e *envoyModel) {
 		} else {
 			e.denied++
 		}
-		if !e.known { // the first request is reported at once, if there is a stream
+		if !e.known && e != s.own { // the first request is reported at once, if there is a stream
 			if e.known = true; !e.cut {
 				e.join(s)
 				e.send(s)
@@ -333,6 +371,9 @@ func (s *schedule) arrivals(average float64) (n float64) {
 }
 
 func (e *envoyModel) send(s *schedule) {
+	if e.client == nil {
+		return
+	}
 	s.post(&e.outbox, message{client: e.client, allowed: e.allowed, denied: e.denied})
 	e.allowed, e.denied = 0, 0
 }
@@ -346,6 +387,9 @@ func (s *schedule) admit() {
 		}
 		s.inWindow++
 		s.over = s.over || s.inWindow > s.perWin
+		if s.own != nil {
+			return // without a division a window may be used at once
+		}
 	}
 	s.oracle.fill(s.now.Seconds())
 	if s.oracle.tokens--; s.oracle.tokens < -1e-6 {
@@ -373,6 +417,9 @@ func (s *schedule) report(e *envoyModel) {
 func (e *envoyModel) join(s *schedule) {
 	if e.client == nil {
 		e.inbox = nil // Envoy has closed the stream before
+	}
+	if s.d == nil && !s.begin() {
+		return
 	}
 	if e.client == nil || e.client.Over() {
 		e.client = s.d.Join(s.now, e)

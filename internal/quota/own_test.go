@@ -1,0 +1,190 @@
+package quota
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+)
+
+// countModel is the count of requests of RLS, in true time: a window, or a bucket.
+type countModel struct {
+	bucketOfEnvoy
+
+	window time.Duration // 0: a bucket
+	began  time.Duration
+	used   int64
+}
+
+func (c *countModel) turn(now time.Duration) {
+	if c.window > 0 && now >= c.began+c.window {
+		c.began, c.used = now/c.window*c.window, 0
+	}
+	c.fill(now.Seconds())
+}
+
+func (c *countModel) left(now time.Duration) Left {
+	if c.turn(now); c.window > 0 {
+		return Left{Hits: uint64(int64(c.Max) - c.used), Window: c.began + c.window - now}
+	}
+	return Left{Hits: uint64(max(c.tokens, 0))}
+}
+
+func (c *countModel) spend(hits int64, now time.Duration) {
+	c.turn(now)
+	c.used += hits
+	c.tokens -= float64(hits)
+}
+
+func (c *countModel) take(now time.Duration) bool {
+	if c.left(now).Hits == 0 {
+		return false
+	}
+	c.spend(1, now)
+	return true
+}
+
+// everything is the rule of requests without a division.
+func everything() *bucketOfEnvoy {
+	return &bucketOfEnvoy{Bucket: Bucket{Max: math.MaxUint32, Fill: math.MaxUint32, Interval: 1}, tokens: math.MaxUint32}
+}
+
+// couldOwn returns the requests of RLS that could pass at this instant.
+func (s *schedule) couldOwn() float64 {
+	s.count.turn(s.now)
+	return max(min(s.count.tokens, s.tokensOf(s.own)), 0)
+}
+
+// mixed returns a schedule with requests of RLS beside the Envoys.
+func mixed(seed uint64, envoys int, l algorithms.Limit, m mistake) *schedule {
+	of, err := LimitOf(l)
+	if err != nil {
+		panic(err)
+	}
+	s := newSchedule(seed, envoys, of, m)
+	s.d, s.limit = nil, of
+	s.own = &envoyModel{clock: 1, workers: make([]worker, 3), rate: []float64{0, 30, 3000}[seed%3]}
+	s.count = &countModel{bucketOfEnvoy: bucketOfEnvoy{Bucket: Bucket{Max: uint32(l.Capacity()), Fill: l.Requests, Interval: 1}}}
+	s.count.Fill, s.count.Interval = uint32(l.Requests)*1000, uint32(l.Period/time.Second)*1000
+	s.count.tokens = float64(s.count.Max)
+	if l.Algorithm == algorithms.FixedWindow {
+		s.count.window, s.window, s.perWin = l.Period, l.Period, int64(l.Requests)
+	}
+	for i := range s.own.workers {
+		s.own.workers[i].rule = everything()
+	}
+	if seed%4 == 0 { // whole divisions come and go
+		s.deaths = 300
+	}
+	return s
+}
+
+// begin makes a division as the service does.
+func (s *schedule) begin() bool {
+	start, ok := Begin(s.limit, []Left{s.count.left(s.now)})
+	if !ok {
+		return false
+	}
+	s.count.spend(start.Spend[0], s.now)
+	if s.mistake == oldForgotten {
+		start.level, start.taken = s.limit.Burst, 0
+		s.count.spend(-start.Spend[0], s.now)
+	}
+	for _, e := range s.envoys {
+		e.client = nil // of an earlier division
+	}
+	s.first, s.spent, s.back = s.now+start.Until, start.Spend, s.now+Settle
+	s.d, s.own.client = NewBeside(start, s.now, s.own)
+	return true
+}
+
+// divideBeside does all for requests of RLS that is due.
+func (s *schedule) divideBeside() {
+	if s.d == nil {
+		return
+	}
+	asked := s.own.allowed + s.own.denied
+	s.own.allowed, s.own.denied = 0, 0
+	if s.d.Asked(s.own.client, asked, s.now) {
+		s.due = s.now
+	}
+	if s.now >= s.first {
+		s.d.SetLimit(s.limit, s.now)
+	}
+	if s.back > 0 && s.now >= s.back {
+		if s.back = 0; s.count.window > 0 && s.now < s.first {
+			s.count.spend(-s.spent[0], s.now)
+		}
+	}
+	if s.back == 0 && s.d.Full(s.now) {
+		if s.mistake != lostAtTheEnd {
+			s.count.spend(s.d.End([]Left{s.count.left(s.now)}, s.now)[0], s.now)
+		}
+		s.d = nil
+		s.own.put(s, everything())
+	}
+}
+
+// takeOwn puts an order for the own client in force: a bucket of its own.
+func (s *schedule) takeOwn(o Order) {
+	var b *bucketOfEnvoy
+	if o.Bucket.Max > 0 {
+		b = &bucketOfEnvoy{Bucket: o.Bucket, tokens: float64(o.Bucket.Max), at: s.now.Seconds()}
+	}
+	if o.Empty {
+		b.tokens = 0
+	}
+	s.own.put(s, b)
+	s.due = min(s.due, s.d.Acknowledge(o.Client, o.Seq, s.now))
+	switch {
+	case s.mistake == ownGrowsEarly:
+		s.d.put(o.Client, o.Client.bucket, given{})
+		o.Client.change = false
+	case s.mistake == ownNotDebited && o.Bucket.Max > 0 && !o.Empty:
+		s.d.level += o.Bucket.tokens()
+	}
+}
+
+// findMixed is find with requests of RLS. passed is the requests that passed.
+func findMixed(m mistake, first, runs int) (found bool, last int, requests, passed int64) {
+	for last = first; last < first+runs; last++ {
+		of := limitsTested[last%len(limitsTested)]
+		s := mixed(uint64(last), of.envoys, of.limit, m)
+		s.run(150 * time.Second)
+		requests, passed = requests+s.attempts, passed+s.admitted
+		if s.over {
+			return true, last, requests, passed
+		}
+	}
+	return false, last - 1, requests, passed
+}
+
+func TestTwoWaysToCountTogetherNeverHaveMoreThanTheLimit(t *testing.T) {
+	t.Parallel()
+	first, runs := schedules(t)
+	found, last, requests, passed := findMixed(none, first, runs)
+	if found {
+		t.Errorf("schedule %d: an interval has more than burst + rate × length", last)
+	}
+	t.Logf("%d schedules, %d requests, of which %d pass", last-first+1, requests, passed)
+}
+
+func TestTheOracleFindsEachMistakeOfTheOwnClient(t *testing.T) {
+	t.Parallel()
+	for name, m := range ownMistakes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			found, last, _, _ := findMixed(m, 0, 480)
+			if !found {
+				t.Errorf("%d schedules pass with the mistake", last+1)
+			}
+			t.Logf("found by schedule %d", last)
+		})
+	}
+}
+
+var ownMistakes = map[string]mistake{
+	"own client not debited": ownNotDebited, "growth before the own client has shrunk": ownGrowsEarly,
+	"requests from before the division forgotten": oldForgotten, "hits of Envoys lost at the end": lostAtTheEnd,
+}

@@ -234,3 +234,38 @@ func TestTheMemoryOfStreamsBehindCounts(t *testing.T) {
 		t.Errorf("after the end of the connection: %d bytes", got)
 	}
 }
+
+func TestALongStreamHoldsTheBytesThatTheServerBehindHasNotRead(t *testing.T) {
+	for _, long := range []bool{true, false} {
+		b := newBehind(t)
+		if long {
+			b.back.Long(1)
+			b.back.Long(3) // no such stream
+		}
+		empty := b.back.held
+		for range 30 {
+			b.must(b.framer.WriteData(1, false, make([]byte, 1000)))
+			b.expect()
+			b.back.Output()
+			b.server.must(b.server.framer.WriteWindowUpdate(1, 600))
+			b.answer()
+		}
+		want := empty + 30*1000*backDataFactor
+		if long {
+			want -= 30 * 600 * backDataFactor
+		}
+		if got := b.back.held; got != want {
+			t.Errorf("long %t: %d bytes are held, want %d", long, got, want)
+		}
+		b.server.must(b.server.framer.WriteWindowUpdate(1, 1<<20)) // more than there is
+		b.answer()
+		if got := b.back.held; long && got != BackStreamBytes {
+			t.Errorf("after all is read %d bytes are held, want %d", got, BackStreamBytes)
+		}
+		b.must(b.framer.WriteRSTStream(1, http2.ErrCodeCancel))
+		b.expect()
+		if got := b.back.held; got != 0 {
+			t.Errorf("long %t: %d bytes are held without a stream", long, got)
+		}
+	}
+}

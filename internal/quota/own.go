@@ -5,6 +5,7 @@ import "time"
 // Left is what the count of a limit has left, for hits that this process counts itself.
 type Left struct {
 	Hits   uint64
+	Used   bool          // hits are missing
 	Window time.Duration // until the window of the count ends; 0: a bucket
 }
 
@@ -15,6 +16,7 @@ type Start struct {
 	Until time.Duration // from now on that First holds; 0: for ever
 
 	level, taken int64
+	used         bool
 }
 
 // Handover is the time in which a request that has begun before a division is counted.
@@ -31,6 +33,7 @@ func Begin(l Limit, counts []Left) (s Start, ok bool) {
 	s.taken = min(scale(l.Rate, Handover, time.Second)+1, l.Burst)
 	for _, c := range counts {
 		hits := int64(min(c.Hits, MostHits))
+		s.used = s.used || c.Used
 		if c.Window > 0 {
 			if c.Window <= Handover {
 				return Start{}, false
@@ -59,20 +62,26 @@ func NewBeside(s Start, now time.Duration, tag any) (*Division, *Client) {
 	c := d.Join(now, tag)
 	c.own, c.taken, d.level = true, s.taken, s.level-s.taken
 	d.tokens += c.taken
+	if !s.used {
+		c.demand = 0
+	}
 	return d, c
 }
 
 // Asked takes hits for which the own client was asked, allowed or not. The first ones after a time
-// without any count at once, as soon as they are half of the client's bucket.
-func (d *Division) Asked(c *Client, hits uint64, now time.Duration) {
+// without any count at once, as soon as they are half of the client's bucket: then woken is true,
+// and the caller calls Step now.
+func (d *Division) Asked(c *Client, hits uint64, now time.Duration) (woken bool) {
 	c.asked += min(hits, MostHits)
 	switch {
 	case c.idle() && c.asked > 0 && int64(min(c.asked, MostHits))*token >= c.bucket.tokens()/2:
 		c.demand, c.reported, d.dirty, c.asked = -1, now, true, 0
+		return true
 	case now-c.reported >= time.Second:
 		d.Report(c, c.asked, 0, now)
 		c.asked = 0
 	}
+	return false
 }
 
 // End returns the hits to charge to each count, so that it goes on alone from now on. Only while

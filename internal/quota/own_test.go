@@ -2,11 +2,21 @@ package quota
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
+
+// limitsMixed has limits of which hits count for longer than a division that ends.
+var limitsMixed = append(slices.Clip(limitsTested), []struct {
+	limit  algorithms.Limit
+	envoys int
+}{
+	{algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 600, Period: 100 * time.Second}, 3},
+	{algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: 5, Period: time.Second, Extra: algorithms.Extra{Burst: 500}}, 3},
+}...)
 
 // countModel is the count of requests of RLS, in true time: a window, or a bucket.
 type countModel struct {
@@ -26,9 +36,9 @@ func (c *countModel) turn(now time.Duration) {
 
 func (c *countModel) left(now time.Duration) Left {
 	if c.turn(now); c.window > 0 {
-		return Left{Hits: uint64(int64(c.Max) - c.used), Window: c.began + c.window - now}
+		return Left{Hits: uint64(int64(c.Max) - c.used), Used: c.used > 0, Window: c.began + c.window - now}
 	}
-	return Left{Hits: uint64(max(c.tokens, 0))}
+	return Left{Hits: uint64(max(c.tokens, 0)), Used: c.tokens < float64(c.Max)}
 }
 
 func (c *countModel) spend(hits int64, now time.Duration) {
@@ -74,8 +84,8 @@ func mixed(seed uint64, envoys int, l algorithms.Limit, m mistake) *schedule {
 	for i := range s.own.workers {
 		s.own.workers[i].rule = everything()
 	}
-	if seed%4 == 0 { // whole divisions come and go
-		s.deaths = 300
+	if seed%3 == 0 { // whole divisions come and go
+		s.leaves = 8000
 	}
 	return s
 }
@@ -103,6 +113,12 @@ func (s *schedule) begin() bool {
 func (s *schedule) divideBeside() {
 	if s.d == nil {
 		return
+	}
+	if s.leaves > 0 && s.random.IntN(s.leaves) == 0 {
+		for _, e := range s.envoys {
+			s.die(e)
+			e.away = s.now + 45*time.Second
+		}
 	}
 	asked := s.own.allowed + s.own.denied
 	s.own.allowed, s.own.denied = 0, 0
@@ -149,9 +165,9 @@ func (s *schedule) takeOwn(o Order) {
 // findMixed is find with requests of RLS. passed is the requests that passed.
 func findMixed(m mistake, first, runs int) (found bool, last int, requests, passed int64) {
 	for last = first; last < first+runs; last++ {
-		of := limitsTested[last%len(limitsTested)]
+		of := limitsMixed[last%len(limitsMixed)]
 		s := mixed(uint64(last), of.envoys, of.limit, m)
-		s.run(150 * time.Second)
+		s.run(200 * time.Second)
 		requests, passed = requests+s.attempts, passed+s.admitted
 		if s.over {
 			return true, last, requests, passed

@@ -32,6 +32,20 @@
 //
 // A change that the level can never pay has two steps: the client first gets no bucket at all,
 // which is debited nothing.
+//
+// # Hits that this process counts
+//
+// Requests of RLS on the same limit are one more client, the own one. This process keeps its bucket.
+// Each change is a new bucket, as for the others, and requests on their way may use the one before
+// until [Settle] is over. Its orders arrive at once and do not expire. Its bucket may start empty:
+// then nothing is debited but the gain of the bucket before.
+//
+// Without a division a count decides these requests, and it goes on below a division. [Begin] takes
+// all hits from the count, and they are the first level. Requests that have begun before find the
+// gain of [Handover] at most, which the level pays. Of a window they find one hit in sixteen, which
+// nobody else gets. Until the window ends, the limit of the division is the rest of the window.
+// [Division.End] takes hits from the count until it has at most the level, and the gain of a window
+// that is not over. No other client has a bucket then.
 package quota
 
 import (

@@ -257,6 +257,9 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 			l.carry(&c, n, limit, &v.charges[charges])
 		}
 	}
+	if parts := l.divided.table.Load(); parts != nil && !v.noPart && !c.mode.Shadows() && s.Group == 0 && !s.Rule.Holds() {
+		l.part(&c, parts)
+	}
 	c.end()
 	return nil
 }

@@ -11,7 +11,8 @@ import (
 // limits among clients. See [Limiter.Dividend].
 type Dividend struct {
 	Rule   *descriptors.Rule
-	Key    string             // all entries with one Key share one count; "" where nothing is limited
+	Base   string             // all entries with one Base share one count; "" where nothing is limited
+	Keys   []string           // of the counts of Limits
 	Limits []algorithms.Limit // all hold; none: everything passes
 }
 
@@ -38,9 +39,8 @@ func (l *Limiter) Dividend(domain string, entries []Entry) (Dividend, error) {
 	default:
 		return Dividend{}, ErrSeveral
 	}
-	r := Request{Domain: domain, Descriptors: []Descriptor{{Entries: entries}}}
-	var v Verdict
-	if err := l.charges(set, &r, &v); err != nil {
+	v, err := l.undivided(domain, entries)
+	if err != nil {
 		return Dividend{}, err
 	}
 	rule := v.Statuses[0].Rule
@@ -53,9 +53,10 @@ func (l *Limiter) Dividend(domain string, entries []Entry) (Dividend, error) {
 	}
 	for i := range v.charges {
 		of.Limits = append(of.Limits, v.charges[i].Limit)
+		of.Keys = append(of.Keys, string(v.charges[i].Key))
 	}
 	if len(v.charges) > 0 {
-		of.Key = string(v.charges[0].Key)
+		of.Base = string(v.terms[0].limit.Base(v.charges[0].Key))
 	}
 	return of, nil
 }

@@ -24,9 +24,18 @@ type LimitState struct {
 	Learned  uint32       // hits: the estimate that the key has learned, before the ceiling; 0: none yet
 	NoPrice  bool         // the limit has no price for the model of the descriptor
 	Source   store.Source // of Decision; zero where the store does not say
+	Divided  bool         // clients that count by themselves have a part of the limit, see Limiter.SetPart
 
 	Hold    *store.Hold   // the holder of the descriptor as it is now, see Hold.Was; nil without one
 	Holders *LimitHolders // of the limit, the next one to run out alone; nil without a Hold
+}
+
+// divide makes the decision that of the part of a divided limit, if it is tighter.
+func (s *LimitState) divide(part *algorithms.Decision) {
+	s.Divided = true
+	if d := &s.Decision; d.Allowed && (!part.Allowed || part.Remaining < d.Remaining) {
+		*d = *part
+	}
 }
 
 // Explain returns the treatment of each descriptor of the request now, and changes no state and no
@@ -56,6 +65,12 @@ func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error
 		s := v.Statuses[i]
 		for n := s.charge; n < s.charge+s.count; n++ {
 			c, of := &v.charges[n], v.terms[n]
+			if of.part {
+				for j := range all[i].Limits {
+					all[i].Limits[j].divide(&v.decisions[n])
+				}
+				continue
+			}
 			if of.learns() {
 				if v.decisions[n].ResetAfter > 0 { // else without the shared store
 					all[i].Limits[-1-int(of.hold)-s.charge].Learned = uint32(v.decisions[n].Remaining)
@@ -90,7 +105,7 @@ func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error
 // these keys, and the number of states that it forgot. The errors are as in Check. The descriptor
 // of a rule with holders needs no holder; all holders are forgotten.
 func (l *Limiter) Reset(ctx context.Context, r *Request) (keys []string, forgotten int, err error) {
-	v := Verdict{noGrants: true} // a key with a grant that lets everything pass has a state all the same
+	v := Verdict{noGrants: true, noPart: true} // a key with a grant that lets everything pass has a state all the same
 	set := l.current.Load()
 	if err := l.charges(set, withHolders(set.rules.Domain(r.Domain), r), &v); err != nil {
 		return nil, 0, err

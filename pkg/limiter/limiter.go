@@ -82,6 +82,7 @@ type Limiter struct {
 	accounts accounts
 
 	estimates atomic.Pointer[estimates] // nil until a limit learns
+	divided   divided
 
 	calls sync.Pool // of *call
 

@@ -275,7 +275,7 @@ func (t *tracking) count(r *Request, v *Verdict) {
 	t.keys.Run()
 	for i := range v.charges {
 		c, d := &v.charges[i], &v.decisions[i]
-		if v.terms[i].aside() {
+		if v.terms[i].aside() || v.terms[i].part {
 			continue
 		}
 		hits := c.Hits

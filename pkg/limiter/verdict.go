@@ -41,6 +41,7 @@ type Verdict struct {
 	name      []byte              // of a holder
 	random    top.Random          // for tracked keys
 	noGrants  bool                // grants do not count, and nothing is learned
+	noPart    bool                // a part does not count, see Limiter.SetPart
 	explains  bool                // nothing is charged, and each key that learns is asked
 	notes     bool                // a limit of the charges has warn_at
 	cuts      bool                // an estimate was cut
@@ -66,6 +67,7 @@ type term struct {
 	hold  int32  // 1 + index in parts.holds; 0: none. Of a key that learns: -1 - index of the charge that it learns for
 	cut   uint32 // of a slot: the estimate of the charge before, which was cut
 	frees bool   // the slot of an end, which a begin of the request takes
+	part  bool   // of the limits before, see Limiter.SetPart
 }
 
 // learns reports whether a charge is of a key that learns.
@@ -184,8 +186,11 @@ func (v *Verdict) sum(s *DescriptorStatus) {
 	}
 	s.Decision = v.decisions[best]
 	s.Limit, s.Grant = v.terms[best].limit, v.terms[best].grant
-	if v.terms[best].cut > 0 { // the slot of the limit before
+	switch of := &v.terms[best]; {
+	case of.cut > 0: // the slot of the limit before
 		s.Limit = v.terms[best-1].limit
+	case of.part:
+		s.Limit, s.Grant = v.terms[s.charge].limit, v.terms[s.charge].grant
 	}
 	if v.TellSource {
 		s.Source = v.parts.states[best].Source
@@ -212,7 +217,7 @@ func (v *Verdict) before(i, j int) bool {
 
 // never reports whether the hits of charge i are more than its limit ever has.
 func (v *Verdict) never(i int) bool {
-	return v.terms[i].grant == nil && v.terms[i].hits > int64(v.charges[i].Limit.Capacity()) &&
+	return v.terms[i].grant == nil && !v.terms[i].part && v.terms[i].hits > int64(v.charges[i].Limit.Capacity()) &&
 		(!v.scheduled || v.terms[i].hits > int64(v.terms[i].limit.Peak()))
 }
 
@@ -268,7 +273,7 @@ func (v *Verdict) Charged(i int) iter.Seq[Charged] {
 		s := &v.Statuses[i]
 		for n := s.charge; n < s.charge+s.count; n++ {
 			c := &v.charges[n]
-			if v.terms[n].aside() {
+			if v.terms[n].aside() || v.terms[n].part {
 				continue
 			}
 			var source store.Source

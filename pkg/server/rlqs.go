@@ -39,7 +39,8 @@ const (
 )
 
 // quotas is RateLimitQuotaService: limits that are divided among Envoys. The goroutine of the first
-// stream, run, lasts as long as there are streams. All methods are safe for concurrent use.
+// stream, run, lasts as long as there are streams and divisions. All methods are safe for
+// concurrent use.
 type quotas struct {
 	rlqsv3.UnimplementedRateLimitQuotaServiceServer
 
@@ -58,7 +59,8 @@ type quotas struct {
 	rules     *descriptors.Rules         // that the divisions are of
 	looked    time.Duration              // when all limits were looked up
 	orders    []quota.Order              // memory
-	idle      chan struct{}              // closed when the last stream ends; the next stream makes another one
+	running   bool                       // run is
+	stopped   chan struct{}              // closed by stop
 }
 
 type countOfRule struct{ domain, path string }
@@ -67,14 +69,16 @@ type countOfRule struct{ domain, path string }
 type divided struct {
 	*quota.Division
 
-	rule countOfRule
-	due  time.Duration
+	rule   countOfRule
+	due    time.Duration
+	beside beside
 }
 
 func newQuotas(o *Options) *quotas {
 	q := &quotas{
 		limiter: o.Limiter, logger: o.Logger, refused: o.NoQuotas, begun: time.Now(), divisions: make(map[string]*divided),
 		streams: make(map[uint64]*quotaStream), counts: make(map[countOfRule]*[2]uint64), turnedOff: make(map[string]uint64),
+		stopped: make(chan struct{}),
 	}
 	if o.GRPCGo && q.refused == "" {
 		q.refused = "RateLimitQuotaService needs Weir's own server of HTTP/2: gRPC's library does not say when an assignment has arrived"
@@ -121,9 +125,9 @@ func (q *quotas) open(s *quotaStream) error {
 	if len(q.streams) >= maxQuotaStreams {
 		return status.Errorf(codes.ResourceExhausted, "more than %d streams of RateLimitQuotaService", maxQuotaStreams)
 	}
-	if q.streams[s.mark] = s; len(q.streams) == 1 {
-		q.idle = make(chan struct{})
-		go q.run(q.idle)
+	if q.streams[s.mark] = s; !q.running {
+		q.running = true
+		go q.run()
 	}
 	return nil
 }
@@ -138,26 +142,29 @@ func (q *quotas) close(s *quotaStream) {
 	}
 	s.closed = true
 	s.signal()
-	if len(q.streams) == 0 {
-		close(q.idle)
-	}
 }
 
-// run steps all divisions that are due, until the last stream has ended.
-func (q *quotas) run(idle chan struct{}) {
+// stop ends run; no division changes any more.
+func (q *quotas) stop() { close(q.stopped) }
+
+// run steps all divisions that are due, until the last stream and the last division have ended.
+func (q *quotas) run() {
 	tick := time.NewTicker(quotaTick)
 	defer tick.Stop()
 	for {
 		select {
-		case <-idle:
+		case <-q.stopped:
 			return
 		case <-tick.C:
-			q.step()
+			if !q.step() {
+				return
+			}
 		}
 	}
 }
 
-func (q *quotas) step() {
+// step reports whether there is anything left to do.
+func (q *quotas) step() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
@@ -176,18 +183,25 @@ func (q *quotas) step() {
 		}
 	}
 	for key, d := range q.divisions {
+		q.account(d, now)
 		if now >= d.due {
 			q.stepOne(d, now)
-			if d.Full(now) {
+			if d.Full(now) && q.unite(d, now) {
 				delete(q.divisions, key)
 			}
 		}
 	}
+	q.running = len(q.streams)+len(q.divisions) > 0
+	return q.running
 }
 
 func (q *quotas) stepOne(d *divided, now time.Duration) {
 	q.orders, d.due = d.Step(now, q.orders[:0])
 	for _, o := range q.orders {
+		if o.Client == d.beside.client {
+			q.publish(d, &o)
+			continue
+		}
 		if m := o.Client.Tag.(*member); !m.stream.closed { //nolint:errcheck // look joins with members alone
 			m.stream.queue(assignment{m, o.Client, o, now})
 		}
@@ -228,13 +242,16 @@ func (q *quotas) look(s *quotaStream, m *member, now time.Duration) {
 
 // join has a bucket in the division of its limit.
 func (q *quotas) join(m *member, of *limiter.Dividend, limit quota.Limit, now time.Duration) error {
-	d := q.divisions[of.Key]
+	d := q.divisions[of.Base]
 	if d == nil {
 		if len(q.divisions) >= maxQuotaBuckets {
 			return fmt.Errorf("more than %d limits are divided", maxQuotaBuckets)
 		}
-		d = &divided{Division: quota.New(limit, now), rule: countOfRule{of.Rule.Domain, of.Rule.Path}}
-		q.divisions[of.Key] = d
+		if d = q.part(m.stream.domain, m.stream.entries, of, limit, now); d == nil {
+			q.looked = 0 // look again at once
+			return nil
+		}
+		q.divisions[of.Base] = d
 	}
 	if m.division != d || m.client.Over() {
 		q.leave(m)
@@ -243,6 +260,9 @@ func (q *quotas) join(m *member, of *limiter.Dividend, limit quota.Limit, now ti
 		}
 		m.division, m.client, m.warned = d, d.Join(now, m), false
 		d.due = now
+	}
+	if first := &d.beside.start.First; now < d.beside.until {
+		limit.Rate, limit.Burst = min(limit.Rate, first.Rate), min(limit.Burst, first.Burst)
 	}
 	if limit != d.Limit() {
 		d.SetLimit(limit, now)

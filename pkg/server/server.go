@@ -32,7 +32,7 @@ type Server struct {
 	grpc    *wire.GRPC
 	lane    *laneserver.Server // nil: grpc alone
 	others  func()             // serves the other methods of lane, once
-	end     func()             // ends workers, once
+	end     func()             // ends workers and quotas, once
 }
 
 // New returns a server that is ready to serve. New registers metrics with o.Registry. A missing
@@ -43,7 +43,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{options: o, service: newService(o)}
-	s.end = sync.OnceFunc(s.service.workers.close)
+	s.end = sync.OnceFunc(func() { s.service.workers.close(); s.service.quotas.stop() })
 	if err := s.registerMetrics(); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}

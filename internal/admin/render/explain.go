@@ -92,6 +92,7 @@ func explanation(d *descriptors.Domain, entries []descriptors.Entry, e *limiter.
 
 			LearnedEstimate: l.Learned,
 			NoPrice:         l.NoPrice,
+			Divided:         l.Divided,
 		}
 		explained.Remaining, explained.LargeRemaining = Numbers(l.Decision.Remaining)
 		explained.WindowStart, explained.WindowEnd = window(&l.Limit, l.Decision, time.Now())

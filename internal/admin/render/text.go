@@ -236,6 +236,9 @@ func remarks(e *adminv1.DescriptorExplanation) string {
 func stateText(l *adminv1.LimitExplanation) string {
 	reset := "reset after " + waitText(l.GetResetAfter().AsDuration()) + sourceText(l.GetSource())
 	left := Amount(l.GetLimit(), Number(l.GetRemaining(), l.GetLargeRemaining()))
+	if l.GetDivided() {
+		reset += "; this is the part of RLS in a limit that Envoys divide by RLQS"
+	}
 	if l.GetAllowed() {
 		return fmt.Sprintf("allowed, %s left after that, %s", left, reset)
 	}

@@ -1316,6 +1316,9 @@ type LimitExplanation struct {
 	// Whether the table of prices has no price for the model of the descriptor: a begin is then
 	// denied, and an end changes nothing.
 	NoPrice bool `protobuf:"varint,18,opt,name=no_price,json=noPrice,proto3" json:"no_price,omitempty"`
+	// Whether the limit is divided among Envoys that count by themselves (RLQS). allowed and remaining
+	// are then of the part that requests of RLS have.
+	Divided bool `protobuf:"varint,19,opt,name=divided,proto3" json:"divided,omitempty"`
 	// The hits that are left, where these are more than 4294967295: remaining is 4294967295 then.
 	// Else absent.
 	LargeRemaining *uint64 `protobuf:"varint,15,opt,name=large_remaining,json=largeRemaining,proto3,oneof" json:"large_remaining,omitempty"`
@@ -1461,6 +1464,13 @@ func (x *LimitExplanation) GetLearnedEstimate() uint32 {
 func (x *LimitExplanation) GetNoPrice() bool {
 	if x != nil {
 		return x.NoPrice
+	}
+	return false
+}
+
+func (x *LimitExplanation) GetDivided() bool {
+	if x != nil {
+		return x.Divided
 	}
 	return false
 }
@@ -5282,7 +5292,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x16\n" +
 	"\x06listed\x18\x03 \x01(\bR\x06listed\x12\x16\n" +
 	"\x06number\x18\x04 \x01(\x04R\x06number\x12/\n" +
-	"\aholders\x18\x05 \x03(\v2\x15.weir.admin.v1.HolderR\aholders\"\xc7\x05\n" +
+	"\aholders\x18\x05 \x03(\v2\x15.weir.admin.v1.HolderR\aholders\"\xe1\x05\n" +
 	"\x10LimitExplanation\x12*\n" +
 	"\x05limit\x18\x01 \x01(\v2\x14.weir.admin.v1.LimitR\x05limit\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x18\n" +
@@ -5303,7 +5313,8 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"window_end\x18\x0e \x01(\tR\twindowEnd\x12)\n" +
 	"\x10learned_estimate\x18\x11 \x01(\rR\x0flearnedEstimate\x12\x19\n" +
-	"\bno_price\x18\x12 \x01(\bR\anoPrice\x12,\n" +
+	"\bno_price\x18\x12 \x01(\bR\anoPrice\x12\x18\n" +
+	"\adivided\x18\x13 \x01(\bR\adivided\x12,\n" +
 	"\x0flarge_remaining\x18\x0f \x01(\x04H\x00R\x0elargeRemaining\x88\x01\x01B\x12\n" +
 	"\x10_large_remaining\"\x9a\x01\n" +
 	"\x04Step\x12\x10\n" +

@@ -130,9 +130,14 @@ func (d *Division) Leave(c *Client) { c.gone, d.dirty = true, true }
 // while its stream lasts.
 func (c *Client) Over() bool { return c.over }
 
-// Clients returns the number of clients. A client that is gone counts as long as its bucket may be
-// in use.
-func (d *Division) Clients() int { return len(d.clients) }
+// Clients returns the number of clients but the own one. A client that is gone counts as long as
+// its bucket may be in use.
+func (d *Division) Clients() int {
+	if n := len(d.clients); n > 0 && d.clients[0].own {
+		return n - 1
+	}
+	return len(d.clients)
+}
 
 // Empty reports whether no bucket is in force, and no client is left.
 func (d *Division) Empty() bool { return len(d.clients) == 0 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
@@ -67,16 +68,14 @@ func (s *schedule) couldOwn() float64 {
 }
 
 // mixed returns a schedule with requests of RLS beside the Envoys.
-func mixed(seed uint64, envoys int, l algorithms.Limit, m mistake) *schedule {
-	of, err := LimitOf(l)
-	if err != nil {
-		panic(err)
-	}
+func mixed(t *testing.T, seed uint64, envoys int, l algorithms.Limit, m mistake) *schedule {
+	t.Helper()
+	of := must.Get(LimitOf(l))(t)
 	s := newSchedule(seed, envoys, of, m)
 	s.d, s.limit = nil, of
 	s.own = &envoyModel{clock: 1, workers: make([]worker, 3), rate: []float64{0, 30, 3000}[seed%3]}
 	s.count = &countModel{bucketOfEnvoy: bucketOfEnvoy{Bucket: Bucket{Max: uint32(l.Capacity()), Fill: l.Requests, Interval: 1}}}
-	s.count.Fill, s.count.Interval = uint32(l.Requests)*1000, uint32(l.Period/time.Second)*1000
+	s.count.Fill, s.count.Interval = l.Requests*1000, uint32(l.Period/time.Second)*1000
 	s.count.tokens = float64(s.count.Max)
 	if l.Algorithm == algorithms.FixedWindow {
 		s.count.window, s.window, s.perWin = l.Period, l.Period, int64(l.Requests)
@@ -163,10 +162,11 @@ func (s *schedule) takeOwn(o Order) {
 }
 
 // findMixed is find with requests of RLS. passed is the requests that passed.
-func findMixed(m mistake, first, runs int) (found bool, last int, requests, passed int64) {
+func findMixed(t *testing.T, m mistake, first, runs int) (found bool, last int, requests, passed int64) {
+	t.Helper()
 	for last = first; last < first+runs; last++ {
 		of := limitsMixed[last%len(limitsMixed)]
-		s := mixed(uint64(last), of.envoys, of.limit, m)
+		s := mixed(t, uint64(last), of.envoys, of.limit, m)
 		s.run(200 * time.Second)
 		requests, passed = requests+s.attempts, passed+s.admitted
 		if s.over {
@@ -179,7 +179,7 @@ func findMixed(m mistake, first, runs int) (found bool, last int, requests, pass
 func TestTwoWaysToCountTogetherNeverHaveMoreThanTheLimit(t *testing.T) {
 	t.Parallel()
 	first, runs := schedules(t)
-	found, last, requests, passed := findMixed(none, first, runs)
+	found, last, requests, passed := findMixed(t, none, first, runs)
 	if found {
 		t.Errorf("schedule %d: an interval has more than burst + rate × length", last)
 	}
@@ -191,7 +191,7 @@ func TestTheOracleFindsEachMistakeOfTheOwnClient(t *testing.T) {
 	for name, m := range ownMistakes {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			found, last, _, _ := findMixed(m, 0, 480)
+			found, last, _, _ := findMixed(t, m, 0, 480)
 			if !found {
 				t.Errorf("%d schedules pass with the mistake", last+1)
 			}

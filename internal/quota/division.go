@@ -35,7 +35,7 @@ func give(b Bucket) given { return given{b, b.rate()} }
 type Client struct {
 	Tag any // of the caller
 
-	own   bool   // its hits are counted in this process, see NewBeside
+	own   bool   // the client of this process, see NewBeside
 	taken int64  // tokens that requests from before the division may take
 	asked uint64 // since the last report of an own client
 
@@ -392,7 +392,7 @@ func (c *Client) cost(b given) int64 {
 func (d *Division) turnTo(c *Client, rate int64, deny bool, now time.Duration, orders []Order) []Order {
 	b := give(bucketOf(d.size(c, rate), rate, c.bucket.Bucket))
 	cost := c.cost(b)
-	if c.own { // its bucket may start empty
+	if c.own { // the bucket may start empty
 		cost -= b.tokens()
 	}
 	switch {

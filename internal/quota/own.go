@@ -2,7 +2,7 @@ package quota
 
 import "time"
 
-// Left is what the count of a limit has left, for hits that this process counts itself.
+// Left is the rest of the count of a limit, for hits that this process counts itself.
 type Left struct {
 	Hits   uint64
 	Used   bool          // hits are missing
@@ -51,9 +51,8 @@ func Begin(l Limit, counts []Left) (s Start, ok bool) {
 }
 
 // NewBeside returns a division beside hits that this process counts, and the client for these. The
-// caller has spent the hits of s, and they have left the counts with nothing but what Begin has
-// allowed for. An order for the client is in force at once, so the caller acknowledges it. It does
-// not expire, and the client does not leave.
+// caller has spent the hits of s before. An order for the client is in force at once, so the caller
+// acknowledges the order. The client does not leave, and no order for the client expires.
 //
 // The debits cover the client like the others: requests on their way may spend the bucket before
 // beside the new one for at most [Settle].
@@ -68,9 +67,9 @@ func NewBeside(s Start, now time.Duration, tag any) (*Division, *Client) {
 	return d, c
 }
 
-// Asked takes hits for which the own client was asked, allowed or not. The first ones after a time
-// without any count at once, as soon as they are half of the client's bucket: then woken is true,
-// and the caller calls Step now.
+// Asked takes hits for which the own client was asked, allowed or not. After a time without any,
+// hits count as soon as they are half of the client's bucket. Then woken is true, and the caller
+// calls Step now.
 func (d *Division) Asked(c *Client, hits uint64, now time.Duration) (woken bool) {
 	c.asked += min(hits, MostHits)
 	switch {
@@ -95,5 +94,5 @@ func (d *Division) End(counts []Left, now time.Duration) (spend []int64) {
 	return spend
 }
 
-// idle reports whether this is an own client without requests. It has a small bucket, or none.
+// idle reports whether this is an own client without requests, with a small bucket or none.
 func (c *Client) idle() bool { return c.own && c.demand == 0 }

@@ -37,8 +37,8 @@
 //
 // Requests of RLS on the same limit are one more client, the own one. This process keeps its bucket.
 // Each change is a new bucket, as for the others, and requests on their way may use the one before
-// until [Settle] is over. Its orders arrive at once and do not expire. Its bucket may start empty:
-// then nothing is debited but the gain of the bucket before.
+// until [Settle] is over. Orders for the client arrive at once and do not expire. The bucket may
+// start empty: then nothing is debited but the gain of the bucket before.
 //
 // Without a division a count decides these requests, and it goes on below a division. [Begin] takes
 // all hits from the count, and they are the first level. Requests that have begun before find the

@@ -131,8 +131,8 @@ func (l *Limiter) undivided(domain string, entries []Entry) (v Verdict, err erro
 	return v, err
 }
 
-// Left returns what the counts of entries have left, in the order of [Dividend].Limits, without the
-// part of requests. Only a store in this process may be asked.
+// Left returns the decisions on no hits by the counts of entries, in the order of [Dividend].Limits,
+// without the part of requests. Only a store in this process may be asked.
 func (l *Limiter) Left(domain string, entries []Entry) ([]algorithms.Decision, error) {
 	v, err := l.undivided(domain, entries)
 	if err != nil {

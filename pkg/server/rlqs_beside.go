@@ -9,8 +9,8 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// beside is the requests of RLS in a divided limit. They are one more client of the division. Its
-// bucket is the limit of a part, so that the limiter decides them as fast as any other.
+// beside is the requests of RLS in a divided limit: one more client of the division. The bucket of
+// that client is the limit of a part, so that the limiter decides the requests in place.
 type beside struct {
 	domain  string
 	entries []limiter.Entry // in the order of the rules
@@ -43,7 +43,7 @@ func (q *quotas) part(domain string, entries []limiter.Entry, of *limiter.Divide
 	return d
 }
 
-// left returns what the counts of requests of RLS have left. ok is false if the rules have other
+// left returns the rests of the counts of requests of RLS. ok is false if the rules have other
 // limits meanwhile.
 func (q *quotas) left(b *beside) (counts []quota.Left, ok bool) {
 	decisions, err := q.limiter.Left(b.domain, b.entries)
@@ -76,7 +76,7 @@ func (q *quotas) publish(d *divided, o *quota.Order) {
 	d.Acknowledge(o.Client, o.Seq, q.now())
 }
 
-// account does what is due for the requests of RLS in a division.
+// account does the work that is due for the requests of RLS in a division.
 func (q *quotas) account(d *divided, now time.Duration) {
 	b := &d.beside
 	asked := b.part.Asked()

@@ -35,7 +35,7 @@
 //
 // # Hits that this process counts
 //
-// Requests of RLS on the same limit are one more client, the own one. This process keeps its bucket.
+// Requests of RLS on the same limit are one more client, the own one. Weir keeps the bucket.
 // Each change is a new bucket, as for the others, and requests on their way may use the one before
 // until [Settle] is over. Orders for the client arrive at once and do not expire. The bucket may
 // start empty: then nothing is debited but the gain of the bucket before.

@@ -30,7 +30,7 @@ type LimitState struct {
 	Holders *LimitHolders // of the limit, the next one to run out alone; nil without a Hold
 }
 
-// divide puts the decision of the part of a divided limit in place of the own one, if it is tighter.
+// divide puts the decision of the part in place of the decision of the limit, if it is tighter.
 func (s *LimitState) divide(part *algorithms.Decision) {
 	s.Divided = true
 	if d := &s.Decision; d.Allowed && (!part.Allowed || part.Remaining < d.Remaining) {

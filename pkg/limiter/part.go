@@ -66,8 +66,8 @@ func (t *partTable) set(key string, p *Part) {
 }
 
 // SetPart gives a part the limit, a token bucket, for requests that begin from now on. The part
-// holds for all requests that are charged for one of the keys, of one rule. The bucket is a new one,
-// which starts full, or empty. The part must not be of other keys.
+// holds for all requests that are charged for one of the keys, of one rule. The bucket is a new
+// one, which starts full, or empty. The part must not be of other keys.
 func (l *Limiter) SetPart(p *Part, keys []string, limit algorithms.Limit, empty bool) {
 	next := &partLimit{descriptors.Limit{Limit: limit}, partSuffix + strconv.FormatUint(l.divided.last.Add(1), 36)}
 	if empty && limit.Requests > 0 {
@@ -131,7 +131,7 @@ func (l *Limiter) undivided(domain string, entries []Entry) (v Verdict, err erro
 	return v, err
 }
 
-// Left returns the decisions on no hits by the counts of entries, in the order of [Dividend].Limits,
+// Left returns the decisions on no hits by the counts of entries, in the order of Dividend.Limits,
 // without the part of requests. Only a store in this process may be asked.
 func (l *Limiter) Left(domain string, entries []Entry) ([]algorithms.Decision, error) {
 	v, err := l.undivided(domain, entries)

@@ -35,7 +35,7 @@ func Dial(address string) (Service, func(), error) {
 	return func(ctx context.Context, r *Request) (*ratelimitv3.RateLimitResponse, error) {
 		within, cancel := context.WithTimeout(ctx, answerWithin)
 		defer cancel()
-		return client.ShouldRateLimit(within, r)
+		return client.ShouldRateLimit(within, r, grpc.WaitForReady(true)) // a service may be starting
 	}, func() { connection.Close() }, nil
 }
 

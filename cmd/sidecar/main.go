@@ -2,8 +2,8 @@
 //
 // The command serve reads the settings (flags, WEIR_* environment variables, a settings file) and
 // runs package app. `check`, `test`, `match`, `replay`, `simulate` and `suggest` try out rules and
-// algorithms without a server. `match --server`, `watch`, `top`, `record`, `grant`, `grants`,
-// `usage` and `reset` ask a running sidecar.
+// algorithms without a server. `match --server`, `watch`, `top`, `quotas`, `record`, `grant`,
+// `grants`, `usage` and `reset` ask a running sidecar.
 //
 // The exit code is 0 for success, and 1 for a failure or a mistake in settings or rules. Exit code
 // 2 is for a mistake in the command line or in an input. Exit code 3 says that match found no rule,
@@ -66,7 +66,7 @@ with '-' or '_'. A flag wins over the environment, and the environment over the 
 		return plain(cmd)
 	})
 	root.SetHelpCommand(newHelp(root))
-	root.AddCommand(serve, newCheck(), newTest(), newMatch(), newWatch(), newLogLevel(), newTop(), newReset(), newHolds(),
+	root.AddCommand(serve, newCheck(), newTest(), newMatch(), newWatch(), newLogLevel(), newTop(), newQuotas(), newReset(), newHolds(),
 		newGrant(), newGrants(), newRevoke(), newUsage(), newReplay(), newRecord(), newSimulate(), newSuggest(), newVersion())
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%w\nrun %s --help for its flags", meantFlag(cmd.Flags(), err), cmd.CommandPath())

@@ -26,6 +26,7 @@ type matchFlags struct {
 	bounds   ruleBounds
 	hits     uint32
 	expected []string
+	bucket   bool
 }
 
 func newMatch() *cobra.Command {
@@ -36,6 +37,9 @@ func newMatch() *cobra.Command {
 		Long: `Say which rule a descriptor matches, under which keys it counts, and why. The rules are rule files, or the rules of a running
 sidecar (--server), which also knows its counts. Nothing is charged. Exit code 3 when the domain has no rules, or no rule matches. With
 --expect-rule the exit code is 1 when a descriptor meets another rule.
+
+With --bucket each descriptor is a bucket id of RLQS: its entries have no order. The command says which order the rules have, and whether
+the limit can be divided among Envoys.
 
 ` + entriesHelp + ` Several descriptors are several arguments.`,
 		Example: `  sidecar match rules/ edge path=/search,client_id=c1
@@ -56,14 +60,24 @@ sidecar (--server), which also knows its counts. Nothing is charged. Exit code 3
 	flags.StringVar(&f.settings, "config", "", "settings `file` whose rules under domains are used too")
 	flags.StringArrayVar(&f.expected, "expect-rule", nil,
 		"fail unless the descriptor meets the rule with this `path`, \"\" for no rule; one for each descriptor, in order")
+	flags.BoolVar(&f.bucket, "bucket", false, "the descriptors are bucket ids of RLQS")
 	f.addOutput(cmd)
 	addBounds(cmd, &f.bounds)
 	return cmd
 }
 
+// descriptors reads the descriptors of the command line.
+func (f *matchFlags) descriptors(args []string) ([]*adminv1.Descriptor, error) {
+	all, err := parseDescriptors(args, &f.hits)
+	for _, d := range all {
+		d.Bucket = f.bucket
+	}
+	return all, err
+}
+
 // explainRemote asks a running sidecar to explain descriptors.
 func (f *matchFlags) explainRemote(cmd *cobra.Command, domain string, args []string) error {
-	all, err := parseDescriptors(args, &f.hits)
+	all, err := f.descriptors(args)
 	if err != nil {
 		return err
 	}
@@ -92,7 +106,7 @@ func (f *matchFlags) explainFiles(cmd *cobra.Command, args []string) error {
 		first--
 	}
 	paths, domain := args[:first-1], args[first-1]
-	all, err := parseDescriptors(args[first:], &f.hits)
+	all, err := f.descriptors(args[first:])
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/weirproxy/weir/internal/admin/render"
@@ -57,7 +58,7 @@ key. DENIED has the hits that only a limit in shadow mode denied, too. USED, LEF
 			if once || c.output == outputJSON || !isTerminal(cmd.OutOrStdout()) {
 				return show(cmd, &c, adminv1.AdminServiceClient.ListTopKeys, &request, render.TopText)
 			}
-			return redrawTop(cmd, &c, &request, every)
+			return redraw(cmd, &c, adminv1.AdminServiceClient.ListTopKeys, &request, render.TopText, every)
 		},
 	}
 	addServer(cmd, &c.server)
@@ -68,20 +69,25 @@ key. DENIED has the hits that only a limit in shadow mode denied, too. USED, LEF
 	flags.StringVar(&request.Domain, "domain", "", "only keys of this `domain`")
 	flags.StringVar(&request.Rule, "rule", "", "only keys of the rule with this `path`, as match prints it, or override")
 	flags.Uint32Var(&request.Most, "most", 20, "show at most this `number` of keys, 1 to 1000")
-	addDuration(flags, &every, "every", 2*time.Second, "`time` between two tables")
+	addDuration(flags, &every, "every", redrawTime, "`time` between two tables")
 	flags.BoolVar(&once, "once", false, "write one table, without control characters")
 	c.addOutput(cmd)
 	return cmd
 }
 
+// redrawTime is the usual time between two drawings.
+const redrawTime = 2 * time.Second
+
 // clearScreen moves to the upper left corner and clears the screen.
 const clearScreen = "\x1b[H\x1b[2J"
 
-// redrawTop draws the top keys again and again, until the command's context ends. A sidecar that
-// answers no more is a line of text.
-func redrawTop(cmd *cobra.Command, c *remote, request *adminv1.ListTopKeysRequest, every time.Duration) error {
-	fitted := func(answer *adminv1.ListTopKeysResponse) string {
-		table := render.TopText(answer)
+// redraw draws the text of an answer again and again, until the command's context ends. A sidecar
+// that answers no more is a line of text.
+func redraw[Q, A proto.Message](
+	cmd *cobra.Command, c *remote, call method[Q, A], request Q, text func(A) string, every time.Duration,
+) error {
+	fitted := func(answer A) string {
+		table := text(answer)
 		if f, ok := cmd.OutOrStdout().(*os.File); ok {
 			if columns, rows, err := term.GetSize(int(f.Fd())); err == nil { // anew each time: a window changes
 				table = fit(table, columns, rows)
@@ -92,7 +98,7 @@ func redrawTop(cmd *cobra.Command, c *remote, request *adminv1.ListTopKeysReques
 	ticks := time.NewTicker(every)
 	defer ticks.Stop()
 	for first := true; ; first = false {
-		if err := show(cmd, c, adminv1.AdminServiceClient.ListTopKeys, request, fitted); err != nil {
+		if err := show(cmd, c, call, request, fitted); err != nil {
 			if first || cmd.Context().Err() != nil {
 				return err
 			}

@@ -34,6 +34,8 @@ rule and the hits that are left. The first line is of the descriptor that decide
 no rule has a limit, the line names the nearest miss: the entry that failed, and the entries of the rules in its place. Ctrl-C ends the
 watch and prints a summary by rule.
 
+Reports of Envoys with RLQS are shown too, and assignments that differ from the ones before. Such a line names the Envoy.
+
 A domain, entries, --rule and --outcome choose requests with a descriptor that they all fit; a KEY alone stands for all its values. A watch
 slows nobody: requests that this command cannot read in time are lost, and it prints their number.
 
@@ -66,7 +68,7 @@ slows nobody: requests that this command cannot read in time are lost, and it pr
 
 // request returns the filters of the command line.
 func (f *watchFlags) request(args []string) (*adminv1.WatchRequest, error) {
-	in := &adminv1.WatchRequest{Rule: f.rule, OneIn: f.oneIn}
+	in := &adminv1.WatchRequest{Rule: f.rule, OneIn: f.oneIn, Quotas: true}
 	if len(args) > 0 {
 		in.Domain = args[0]
 	}

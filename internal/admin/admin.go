@@ -22,6 +22,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/admin/page"
 	"github.com/weirproxy/weir/internal/admin/watch"
+	"github.com/weirproxy/weir/internal/quota"
 	"github.com/weirproxy/weir/internal/wire"
 	"github.com/weirproxy/weir/internal/zones"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -35,9 +36,13 @@ type Service interface {
 	Observe(o limiter.Observer) (remove func()) // begins to observe all answered requests
 	Spent() store.Durations                     // the times of requests
 	Lost() uint64                               // requests that failed before the limiter
-	JSON() http.HandlerFunc                     // the page /json; nil: no such page
-	Status(err error) error                     // an error of Limiter as a gRPC status
-	Panicked(value any) error                   // logs a recovered panic, as a gRPC status
+	Quotas() quota.Picture                      // the limits that are divided among Envoys
+
+	// ObserveQuotas begins to observe reports and assignments of these limits.
+	ObserveQuotas(see func(*quota.Event)) (remove func())
+	JSON() http.HandlerFunc   // the page /json; nil: no such page
+	Status(err error) error   // an error of Limiter as a gRPC status
+	Panicked(value any) error // logs a recovered panic, as a gRPC status
 }
 
 // Options is the options of New. Limiter, Logger, Registry and Service must be set; every other
@@ -105,7 +110,9 @@ func New(o Options) (*Server, error) {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	var err error
-	if s.hub, err = watch.New(watch.Options{Rules: o.Limiter.Rules, Observe: o.Service.Observe}); err != nil {
+	if s.hub, err = watch.New(watch.Options{
+		Rules: o.Limiter.Rules, Observe: o.Service.Observe, ObserveQuotas: o.Service.ObserveQuotas,
+	}); err != nil {
 		return nil, fmt.Errorf("watch: %w", err)
 	}
 	s.denials.hub, s.denials.logger = s.hub, o.Logger

@@ -70,6 +70,19 @@ func (a *service) ListTopKeys(ctx context.Context, in *adminv1.ListTopKeysReques
 	return out, nil
 }
 
+// ListQuotas implements the AdminService.
+func (a *service) ListQuotas(_ context.Context, in *adminv1.ListQuotasRequest) (*adminv1.ListQuotasResponse, error) {
+	p := a.options.Service.Quotas()
+	if p.Off != "" {
+		return nil, status.Error(codes.Unimplemented, p.Off)
+	}
+	out, err := render.Quotas(&p, in)
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	return out, nil
+}
+
 // ListUsage implements the AdminService.
 func (a *service) ListUsage(ctx context.Context, in *adminv1.ListUsageRequest) (*adminv1.ListUsageResponse, error) {
 	out, err := render.Usage(ctx, a.options.Limiter, in)

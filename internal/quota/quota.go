@@ -105,6 +105,21 @@ func LimitOf(l algorithms.Limit) (Limit, error) {
 	return Limit{Rate: scale(rest-rest/(8*drift)-1, time.Second, l.Period), Burst: burst}, nil
 }
 
+// LimitOfAll returns a limit that keeps all limits of a rule, of which there is at least one.
+func LimitOfAll(limits []algorithms.Limit) (all Limit, err error) {
+	for i, l := range limits {
+		next, err := LimitOf(l)
+		if err != nil {
+			return Limit{}, err
+		}
+		if i > 0 {
+			next.Rate, next.Burst = min(next.Rate, all.Rate), min(next.Burst, all.Burst)
+		}
+		all = next
+	}
+	return all, nil
+}
+
 // scale returns n × by / of, rounded down. The result must fit.
 func scale(n int64, by, of time.Duration) int64 {
 	high, low := bits.Mul64(uint64(n), uint64(by))

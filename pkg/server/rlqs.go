@@ -59,6 +59,7 @@ type quotas struct {
 	rules     *descriptors.Rules         // that the divisions are of
 	looked    time.Duration              // when all limits were looked up
 	orders    []quota.Order              // memory
+	observers []*func(*quota.Event)      // pointers, so that equal observers are told apart
 	running   bool                       // run is
 	stopped   chan struct{}              // closed by stop
 }
@@ -70,6 +71,7 @@ type divided struct {
 	*quota.Division
 
 	rule   countOfRule
+	about  *descriptors.Rule // as it is now
 	due    time.Duration
 	beside beside
 }
@@ -104,6 +106,9 @@ func (q *quotas) StreamRateLimitQuotas(stream rlqsv3.RateLimitQuotaService_Strea
 	s := &quotaStream{of: q, mark: mark, members: make(map[string]*member), wake: make(chan struct{}, 1), received: make(chan error, 1)}
 	if p, ok := peer.FromContext(stream.Context()); ok {
 		s.peer = p.Addr.String()
+	}
+	if names := metadata.ValueFromIncomingContext(stream.Context(), nameHeader); len(names) > 0 {
+		s.name = names[0][:min(len(names[0]), maxEnvoyName)]
 	}
 	if err := q.open(s); err != nil {
 		return err
@@ -216,7 +221,7 @@ func (q *quotas) look(s *quotaStream, m *member, now time.Duration) {
 	of, err := q.limiter.Dividend(s.domain, entries)
 	var limit quota.Limit
 	if err == nil {
-		limit, err = limitOf(&of)
+		limit, err = quota.LimitOfAll(of.Limits)
 	}
 	switch {
 	case err != nil:
@@ -259,8 +264,10 @@ func (q *quotas) join(m *member, of *limiter.Dividend, limit quota.Limit, now ti
 			return fmt.Errorf("more than %d buckets of Envoys share one limit", maxQuotaClients)
 		}
 		m.division, m.client, m.warned = d, d.Join(now, m), false
+		m.entries = slices.Clone(m.stream.entries) // in the order of the rule
 		d.due = now
 	}
+	d.about = of.Rule
 	if first := &d.beside.start.First; now < d.beside.until {
 		limit.Rate, limit.Burst = min(limit.Rate, first.Rate), min(limit.Burst, first.Burst)
 	}
@@ -269,21 +276,6 @@ func (q *quotas) join(m *member, of *limiter.Dividend, limit quota.Limit, now ti
 		d.due = now
 	}
 	return nil
-}
-
-// limitOf returns a limit that keeps all limits of a rule.
-func limitOf(of *limiter.Dividend) (limit quota.Limit, err error) {
-	for i, l := range of.Limits {
-		next, err := quota.LimitOf(l)
-		if err != nil {
-			return limit, err
-		}
-		if i > 0 {
-			next.Rate, next.Burst = min(next.Rate, limit.Rate), min(next.Burst, limit.Burst)
-		}
-		limit = next
-	}
-	return limit, nil
 }
 
 func (q *quotas) leave(m *member) {
@@ -296,13 +288,14 @@ func (q *quotas) leave(m *member) {
 
 // warn counts a bucket without an assignment, once, and logs one in a second.
 func (q *quotas) warn(s *quotaStream, m *member, reason error) {
+	if _, ok := errors.AsType[*limiter.InvalidError](reason); ok { // a text that the client chooses
+		reason = errors.New("a bucket id that is not valid")
+	}
+	m.why = reason.Error()
 	if m.warned {
 		return
 	}
 	m.warned = true
-	if _, ok := errors.AsType[*limiter.InvalidError](reason); ok { // a text that the client chooses
-		reason = errors.New("a bucket id that is not valid")
-	}
 	q.refuse(s, reason.Error(), m.entries)
 }
 

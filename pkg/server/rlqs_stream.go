@@ -26,6 +26,7 @@ type quotaStream struct {
 	of       *quotas
 	mark     uint64
 	peer     string
+	name     string // that the Envoy gives itself
 	wake     chan struct{}
 	received chan error // the end of the stream
 
@@ -52,6 +53,9 @@ type member struct {
 	opened   time.Duration // when the client was last told that
 	pending  int           // 1 + index of the assignment in stream.pending; 0: none
 	warned   bool          // the log has the reason why there is no assignment
+	why      string        // the last reason
+	report   reports
+	assigned *assigned // last; nil: none
 }
 
 // assignment is an order, or without a client that all requests pass.
@@ -118,6 +122,7 @@ func (s *quotaStream) queue(a assignment) {
 		s.pending = append(s.pending, a)
 		a.member.pending = len(s.pending)
 	}
+	a.member.tellAssignment(&a)
 	s.signal()
 }
 
@@ -220,6 +225,8 @@ func (s *quotaStream) report(in *rlqsv3.RateLimitQuotaUsageReports) error {
 		if m.client == nil || m.client.Over() {
 			q.look(s, m, now)
 		}
+		m.noteReport(u.GetNumRequestsAllowed(), u.GetNumRequestsDenied(), now)
+		m.tellReport()
 		if m.client != nil {
 			m.division.Report(m.client, u.GetNumRequestsAllowed(), u.GetNumRequestsDenied(), now)
 			m.division.due = now

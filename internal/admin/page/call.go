@@ -24,6 +24,7 @@ func calls(s adminv1.AdminServiceServer) map[string]call {
 		"Explain":       unary(s.Explain, new(adminv1.ExplainRequest)),
 		"Reset":         unary(s.Reset, new(adminv1.ResetRequest)),
 		"ListTopKeys":   unary(s.ListTopKeys, new(adminv1.ListTopKeysRequest)),
+		"ListQuotas":    unary(s.ListQuotas, new(adminv1.ListQuotasRequest)),
 		"ListUsage":     unary(s.ListUsage, new(adminv1.ListUsageRequest)),
 		"Grant":         unary(s.Grant, new(adminv1.GrantRequest)),
 		"ListGrants":    unary(s.ListGrants, new(adminv1.ListGrantsRequest)),

@@ -19,6 +19,12 @@ import (
 // errors are as in [limiter.Limiter.Explain].
 func Explain(ctx context.Context, l *limiter.Limiter, in *adminv1.ExplainRequest) (*adminv1.ExplainResponse, error) {
 	request := Request(in.GetDomain(), in.GetDescriptors())
+	buckets := make([]*adminv1.BucketExplanation, len(request.Descriptors))
+	for i, d := range in.GetDescriptors() {
+		if d.GetBucket() {
+			buckets[i] = bucketExplanation(l, request.Domain, request.Descriptors[i].Entries)
+		}
+	}
 	all, err := l.Explain(ctx, request)
 	if err != nil {
 		return nil, err
@@ -33,6 +39,7 @@ func Explain(ctx context.Context, l *limiter.Limiter, in *adminv1.ExplainRequest
 	}
 	for i := range all {
 		out.Descriptors = append(out.Descriptors, explanation(found, request.Descriptors[i].Entries, &all[i]))
+		out.Descriptors[i].Bucket = buckets[i]
 	}
 	return out, nil
 }

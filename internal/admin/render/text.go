@@ -29,6 +29,9 @@ func ExplanationText(domain string, r *adminv1.ExplainResponse, states bool) str
 		if i > 0 {
 			b.WriteString("\n")
 		}
+		if e.GetBucket() != nil {
+			line("bucket", "%s", bucketText(e.GetBucket()))
+		}
 		for _, s := range e.GetSteps() {
 			line("entry", "%s", stepText(s))
 		}

@@ -74,6 +74,9 @@ func (w *Watched) Lines(r *adminv1.WatchedRequest) string {
 	at := r.GetAt().AsTime().UTC().Format("2006-01-02T15:04:05.000Z")
 	domain := orDash(printable.Text(r.GetDomain()))
 	in := "in " + r.GetTook().AsDuration().Round(time.Microsecond).String()
+	if r.GetQuota() != nil {
+		in = watchedQuotaText(r.GetQuota())
+	}
 	if len(r.GetDescriptors()) == 0 {
 		failed := [5]string{at, OutcomeName(adminv1.Outcome_OUTCOME_FAILED), domain, "-", "-"}
 		return w.line(failed, printable.Text(r.GetError())+", "+in)
@@ -253,7 +256,9 @@ type summaryPlace struct{ domain, rule, keys string }
 
 // Add counts a request.
 func (s *WatchSummary) Add(r *adminv1.WatchedRequest) {
-	s.requests++
+	if r.GetQuota() == nil {
+		s.requests++
+	}
 	if r.GetOverLimit() {
 		s.overLimit++
 	}

@@ -4,6 +4,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/weirproxy/weir/internal/quota"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -21,7 +22,8 @@ type event struct {
 	rules       *descriptors.Domain // that decided; nil when the domain has none
 	told        bool                // the limits have their sources
 	descriptors []descriptor
-	size        int // bytes
+	quota       *quota.Event // nil for a request
+	size        int          // bytes
 }
 
 type descriptor struct {

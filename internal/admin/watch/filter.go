@@ -20,12 +20,13 @@ type filter struct {
 	entries      []descriptors.Entry
 	outcomes     uint // a bit for each; 0 for all
 	denied       bool // only requests that were answered OVER_LIMIT
+	quotas       bool // also reports and assignments of RLQS
 }
 
 // newFilter returns the filter of a WatchRequest. The error is the first number or text out of
 // bounds.
 func newFilter(in *adminv1.WatchRequest) (filter, error) {
-	f := filter{domain: in.GetDomain(), rule: in.GetRule()}
+	f := filter{domain: in.GetDomain(), rule: in.GetRule(), quotas: in.GetQuotas()}
 	texts := map[string]string{"domain": f.domain, "rule": f.rule}
 	for i, e := range in.GetEntries() {
 		if e.GetKey() == "" {

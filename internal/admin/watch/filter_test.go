@@ -84,9 +84,9 @@ func TestAFilterOutOfBoundsIsRefused(t *testing.T) {
 		{&adminv1.WatchRequest{Entries: []*adminv1.Entry{{Value: "v"}}}, "entries[0].key: must not be empty"},
 		{&adminv1.WatchRequest{Entries: many}, "entries: 17 are given, must be at most 16"},
 		{&adminv1.WatchRequest{Domain: strings.Repeat("x", 5000)}, "domain: has 5000 bytes, must have at most 4096"},
-		{&adminv1.WatchRequest{Outcomes: []adminv1.Outcome{0}}, "outcomes[0]: 0: must be an outcome from 1 to 9"},
-		{&adminv1.WatchRequest{Outcomes: []adminv1.Outcome{-1}}, "outcomes[0]: -1: must be an outcome from 1 to 9"},
-		{&adminv1.WatchRequest{Outcomes: []adminv1.Outcome{70}}, "outcomes[0]: 70: must be an outcome from 1 to 9"},
+		{&adminv1.WatchRequest{Outcomes: []adminv1.Outcome{0}}, "outcomes[0]: 0: must be an outcome from 1 to 11"},
+		{&adminv1.WatchRequest{Outcomes: []adminv1.Outcome{-1}}, "outcomes[0]: -1: must be an outcome from 1 to 11"},
+		{&adminv1.WatchRequest{Outcomes: []adminv1.Outcome{70}}, "outcomes[0]: 70: must be an outcome from 1 to 11"},
 		{&adminv1.WatchRequest{MaxPerSecond: 100_001}, "max_per_second: 100001: must be at most 100000"},
 	} {
 		_, err := f.hub.Subscribe(c.in)

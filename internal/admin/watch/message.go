@@ -39,6 +39,9 @@ func (b *builder) request(e *event) *adminv1.WatchedRequest {
 		At: timestamppb.New(e.begun), Took: durationpb.New(e.took), Domain: valid(e.domain), OverLimit: e.overLimit, Error: valid(e.failure),
 		Descriptors: make([]*adminv1.WatchedDescriptor, len(e.descriptors)),
 	}
+	if e.quota != nil {
+		out.Quota = quotaMessage(e.quota)
+	}
 	for i := range e.descriptors {
 		d := &e.descriptors[i]
 		out.Descriptors[i] = b.descriptor(d, e.told)

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weirproxy/weir/internal/quota"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
@@ -40,10 +41,11 @@ type InvalidError struct{ reason error }
 func (e *InvalidError) Error() string { return e.reason.Error() }
 func (e *InvalidError) Unwrap() error { return e.reason }
 
-// Options is the options of New. Both must be set.
+// Options is the options of New. Rules and Observe must be set.
 type Options struct {
-	Rules   func() *descriptors.Rules              // in force
-	Observe func(limiter.Observer) (remove func()) // begins to observe all answered requests
+	Rules         func() *descriptors.Rules                // in force
+	Observe       func(limiter.Observer) (remove func())   // begins to observe all answered requests
+	ObserveQuotas func(func(*quota.Event)) (remove func()) // likewise, reports and assignments of RLQS; nil: no RLQS
 }
 
 // Hub gives answered requests to watchers. All methods are safe for concurrent use. A Hub without
@@ -109,7 +111,11 @@ func (h *Hub) changeLocked(all []*Watcher) {
 	h.all.Store(&all)
 	switch {
 	case len(all) > 0 && h.remove == nil:
-		h.remove = h.options.Observe(h)
+		requests, quotas := h.options.Observe(h), func() {}
+		if h.options.ObserveQuotas != nil {
+			quotas = h.options.ObserveQuotas(h.observeQuota)
+		}
+		h.remove = func() { requests(); quotas() }
 	case len(all) == 0 && h.remove != nil:
 		h.remove()
 		h.remove = nil

@@ -385,7 +385,7 @@ $('keys-all').append(allKeys.root);
 
 // ---- the tail
 
-const outcomes = {OK: ['passed', 'good'], OVER_LIMIT: ['denied', 'warn'], SHADOWED: ['denied in shadow', 'note'], UNLIMITED: ['unlimited', 'good'], REPLACED: ['replaced', 'note'], NOT_LIMITED: ['not limited', 'note'], UNMATCHED: ['no rule', 'warn'], NO_DOMAIN: ['no domain', 'warn'], FAILED: ['failed', 'bad']};
+const outcomes = {OK: ['passed', 'good'], OVER_LIMIT: ['denied', 'warn'], SHADOWED: ['denied in shadow', 'note'], UNLIMITED: ['unlimited', 'good'], REPLACED: ['replaced', 'note'], NOT_LIMITED: ['not limited', 'note'], UNMATCHED: ['no rule', 'warn'], NO_DOMAIN: ['no domain', 'warn'], FAILED: ['failed', 'bad'], REPORTED: ['reported', 'note'], ASSIGNED: ['assigned', 'note']};
 const tailRows = $('tail-rows');
 let tail, tailPaused = false, tailSeen = false, tailMissed = 0, tailTimer;
 

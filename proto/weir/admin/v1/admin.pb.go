@@ -182,21 +182,27 @@ const (
 	Outcome_OUTCOME_NO_DOMAIN Outcome = 8
 	// OUTCOME_FAILED is a descriptor of a request that ended with an error.
 	Outcome_OUTCOME_FAILED Outcome = 9
+	// OUTCOME_REPORTED is a bucket of RLQS whose hits an Envoy has reported.
+	Outcome_OUTCOME_REPORTED Outcome = 10
+	// OUTCOME_ASSIGNED is a bucket of RLQS with another assignment than before.
+	Outcome_OUTCOME_ASSIGNED Outcome = 11
 )
 
 // Enum value maps for Outcome.
 var (
 	Outcome_name = map[int32]string{
-		0: "OUTCOME_UNSPECIFIED",
-		1: "OUTCOME_OK",
-		2: "OUTCOME_OVER_LIMIT",
-		3: "OUTCOME_SHADOWED",
-		4: "OUTCOME_UNLIMITED",
-		5: "OUTCOME_REPLACED",
-		6: "OUTCOME_NOT_LIMITED",
-		7: "OUTCOME_UNMATCHED",
-		8: "OUTCOME_NO_DOMAIN",
-		9: "OUTCOME_FAILED",
+		0:  "OUTCOME_UNSPECIFIED",
+		1:  "OUTCOME_OK",
+		2:  "OUTCOME_OVER_LIMIT",
+		3:  "OUTCOME_SHADOWED",
+		4:  "OUTCOME_UNLIMITED",
+		5:  "OUTCOME_REPLACED",
+		6:  "OUTCOME_NOT_LIMITED",
+		7:  "OUTCOME_UNMATCHED",
+		8:  "OUTCOME_NO_DOMAIN",
+		9:  "OUTCOME_FAILED",
+		10: "OUTCOME_REPORTED",
+		11: "OUTCOME_ASSIGNED",
 	}
 	Outcome_value = map[string]int32{
 		"OUTCOME_UNSPECIFIED": 0,
@@ -209,6 +215,8 @@ var (
 		"OUTCOME_UNMATCHED":   7,
 		"OUTCOME_NO_DOMAIN":   8,
 		"OUTCOME_FAILED":      9,
+		"OUTCOME_REPORTED":    10,
+		"OUTCOME_ASSIGNED":    11,
 	}
 )
 
@@ -294,6 +302,86 @@ func (x TopOrder) Number() protoreflect.EnumNumber {
 // Deprecated: Use TopOrder.Descriptor instead.
 func (TopOrder) EnumDescriptor() ([]byte, []int) {
 	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+// QuotaState is the assignment of a bucket, as Weir can see it. An Envoy with a state from
+// QUOTA_STATE_NONE on decides by its own configuration.
+type QuotaState int32
+
+const (
+	// QUOTA_STATE_UNSPECIFIED is no state.
+	QuotaState_QUOTA_STATE_UNSPECIFIED QuotaState = 0
+	// QUOTA_STATE_BUCKET is a bucket of tokens that the Envoy has received.
+	QuotaState_QUOTA_STATE_BUCKET QuotaState = 1
+	// QUOTA_STATE_DENY_ALL is an order to deny all requests that the Envoy has received.
+	QuotaState_QUOTA_STATE_DENY_ALL QuotaState = 2
+	// QUOTA_STATE_ALLOW_ALL is a rule that is unlimited or in shadow mode.
+	QuotaState_QUOTA_STATE_ALLOW_ALL QuotaState = 3
+	// QUOTA_STATE_GONE is a stream that has ended. The bucket counts until it has expired.
+	QuotaState_QUOTA_STATE_GONE QuotaState = 4
+	// QUOTA_STATE_LEAVING is an order to forget an idle bucket.
+	QuotaState_QUOTA_STATE_LEAVING QuotaState = 5
+	// QUOTA_STATE_NONE is a bucket without an assignment. Envoy's no_assignment_behavior decides.
+	QuotaState_QUOTA_STATE_NONE QuotaState = 6
+	// QUOTA_STATE_FIRST is a first assignment that the Envoy has not acknowledged. Until it arrives,
+	// Envoy's no_assignment_behavior decides, or an assignment from an earlier stream.
+	QuotaState_QUOTA_STATE_FIRST QuotaState = 7
+	// QUOTA_STATE_EXPIRED is an acknowledged assignment that is older than its time to live, with no
+	// later one acknowledged. Envoy's expired_assignment_behavior may decide.
+	QuotaState_QUOTA_STATE_EXPIRED QuotaState = 8
+)
+
+// Enum value maps for QuotaState.
+var (
+	QuotaState_name = map[int32]string{
+		0: "QUOTA_STATE_UNSPECIFIED",
+		1: "QUOTA_STATE_BUCKET",
+		2: "QUOTA_STATE_DENY_ALL",
+		3: "QUOTA_STATE_ALLOW_ALL",
+		4: "QUOTA_STATE_GONE",
+		5: "QUOTA_STATE_LEAVING",
+		6: "QUOTA_STATE_NONE",
+		7: "QUOTA_STATE_FIRST",
+		8: "QUOTA_STATE_EXPIRED",
+	}
+	QuotaState_value = map[string]int32{
+		"QUOTA_STATE_UNSPECIFIED": 0,
+		"QUOTA_STATE_BUCKET":      1,
+		"QUOTA_STATE_DENY_ALL":    2,
+		"QUOTA_STATE_ALLOW_ALL":   3,
+		"QUOTA_STATE_GONE":        4,
+		"QUOTA_STATE_LEAVING":     5,
+		"QUOTA_STATE_NONE":        6,
+		"QUOTA_STATE_FIRST":       7,
+		"QUOTA_STATE_EXPIRED":     8,
+	}
+)
+
+func (x QuotaState) Enum() *QuotaState {
+	p := new(QuotaState)
+	*p = x
+	return p
+}
+
+func (x QuotaState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (QuotaState) Descriptor() protoreflect.EnumDescriptor {
+	return file_weir_admin_v1_admin_proto_enumTypes[4].Descriptor()
+}
+
+func (QuotaState) Type() protoreflect.EnumType {
+	return &file_weir_admin_v1_admin_proto_enumTypes[4]
+}
+
+func (x QuotaState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use QuotaState.Descriptor instead.
+func (QuotaState) EnumDescriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 // Entry is one key and value of a descriptor.
@@ -426,7 +514,10 @@ type Descriptor struct {
 	// ignores it.
 	Hits *uint32 `protobuf:"varint,2,opt,name=hits,proto3,oneof" json:"hits,omitempty"`
 	// The override that came with the descriptor; absent for none.
-	Limit         *LimitOverride `protobuf:"bytes,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	Limit *LimitOverride `protobuf:"bytes,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	// The entries are a bucket id of RLQS, in any order. Explain puts them in the order of the rules.
+	// Reset ignores it.
+	Bucket        bool `protobuf:"varint,4,opt,name=bucket,proto3" json:"bucket,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -480,6 +571,13 @@ func (x *Descriptor) GetLimit() *LimitOverride {
 		return x.Limit
 	}
 	return nil
+}
+
+func (x *Descriptor) GetBucket() bool {
+	if x != nil {
+		return x.Bucket
+	}
+	return false
 }
 
 // Limit is one limit of a rule, in the words of rule files.
@@ -1606,7 +1704,9 @@ type DescriptorExplanation struct {
 	Grant *Grant `protobuf:"bytes,7,opt,name=grant,proto3" json:"grant,omitempty"`
 	// The place in the rules where the search ended, where the descriptor has no rule of its own with
 	// a limit; else absent.
-	NearestMiss   *NearestMiss `protobuf:"bytes,8,opt,name=nearest_miss,json=nearestMiss,proto3" json:"nearest_miss,omitempty"`
+	NearestMiss *NearestMiss `protobuf:"bytes,8,opt,name=nearest_miss,json=nearestMiss,proto3" json:"nearest_miss,omitempty"`
+	// Of a descriptor that is a bucket id: the assignment that it leads to. Else absent.
+	Bucket        *BucketExplanation `protobuf:"bytes,9,opt,name=bucket,proto3" json:"bucket,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1697,6 +1797,95 @@ func (x *DescriptorExplanation) GetNearestMiss() *NearestMiss {
 	return nil
 }
 
+func (x *DescriptorExplanation) GetBucket() *BucketExplanation {
+	if x != nil {
+		return x.Bucket
+	}
+	return nil
+}
+
+// BucketExplanation is the treatment of a bucket id of RLQS by the rules.
+type BucketExplanation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The entries, in the order in which the rules have them.
+	Entries []*Entry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	// Why the bucket has no assignment; empty if it has one.
+	Why string `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	// Whether all requests pass: the rule is unlimited or in shadow mode, or a grant says so.
+	Open bool `protobuf:"varint,3,opt,name=open,proto3" json:"open,omitempty"`
+	// The hits in a second that are divided among Envoys. 0 denies all.
+	Rate float64 `protobuf:"fixed64,4,opt,name=rate,proto3" json:"rate,omitempty"`
+	// The hits that are divided at once.
+	Burst         float64 `protobuf:"fixed64,5,opt,name=burst,proto3" json:"burst,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BucketExplanation) Reset() {
+	*x = BucketExplanation{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BucketExplanation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BucketExplanation) ProtoMessage() {}
+
+func (x *BucketExplanation) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BucketExplanation.ProtoReflect.Descriptor instead.
+func (*BucketExplanation) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *BucketExplanation) GetEntries() []*Entry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+func (x *BucketExplanation) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *BucketExplanation) GetOpen() bool {
+	if x != nil {
+		return x.Open
+	}
+	return false
+}
+
+func (x *BucketExplanation) GetRate() float64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *BucketExplanation) GetBurst() float64 {
+	if x != nil {
+		return x.Burst
+	}
+	return 0
+}
+
 // ExplainRequest is a rate limit request to explain.
 type ExplainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1710,7 +1899,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1722,7 +1911,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[13]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1735,7 +1924,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ExplainRequest) GetDomain() string {
@@ -1767,7 +1956,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1779,7 +1968,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[14]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1792,7 +1981,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ExplainResponse) GetDescriptors() []*DescriptorExplanation {
@@ -1829,7 +2018,7 @@ type ResetRequest struct {
 
 func (x *ResetRequest) Reset() {
 	*x = ResetRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1841,7 +2030,7 @@ func (x *ResetRequest) String() string {
 func (*ResetRequest) ProtoMessage() {}
 
 func (x *ResetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[15]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1854,7 +2043,7 @@ func (x *ResetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetRequest.ProtoReflect.Descriptor instead.
 func (*ResetRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ResetRequest) GetDomain() string {
@@ -1885,7 +2074,7 @@ type ResetResponse struct {
 
 func (x *ResetResponse) Reset() {
 	*x = ResetResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1897,7 +2086,7 @@ func (x *ResetResponse) String() string {
 func (*ResetResponse) ProtoMessage() {}
 
 func (x *ResetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[16]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1910,7 +2099,7 @@ func (x *ResetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResetResponse.ProtoReflect.Descriptor instead.
 func (*ResetResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ResetResponse) GetForgotten() uint32 {
@@ -1942,7 +2131,7 @@ type ListHoldersRequest struct {
 
 func (x *ListHoldersRequest) Reset() {
 	*x = ListHoldersRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1954,7 +2143,7 @@ func (x *ListHoldersRequest) String() string {
 func (*ListHoldersRequest) ProtoMessage() {}
 
 func (x *ListHoldersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[17]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1967,7 +2156,7 @@ func (x *ListHoldersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHoldersRequest.ProtoReflect.Descriptor instead.
 func (*ListHoldersRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListHoldersRequest) GetDomain() string {
@@ -2004,7 +2193,7 @@ type ListHoldersResponse struct {
 
 func (x *ListHoldersResponse) Reset() {
 	*x = ListHoldersResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2016,7 +2205,7 @@ func (x *ListHoldersResponse) String() string {
 func (*ListHoldersResponse) ProtoMessage() {}
 
 func (x *ListHoldersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[18]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2029,7 +2218,7 @@ func (x *ListHoldersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListHoldersResponse.ProtoReflect.Descriptor instead.
 func (*ListHoldersResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListHoldersResponse) GetRule() *Rule {
@@ -2067,7 +2256,7 @@ type ReleaseHolderRequest struct {
 
 func (x *ReleaseHolderRequest) Reset() {
 	*x = ReleaseHolderRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2079,7 +2268,7 @@ func (x *ReleaseHolderRequest) String() string {
 func (*ReleaseHolderRequest) ProtoMessage() {}
 
 func (x *ReleaseHolderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[19]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2092,7 +2281,7 @@ func (x *ReleaseHolderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseHolderRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseHolderRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ReleaseHolderRequest) GetDomain() string {
@@ -2163,7 +2352,7 @@ type ReleaseHolderResponse struct {
 
 func (x *ReleaseHolderResponse) Reset() {
 	*x = ReleaseHolderResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2175,7 +2364,7 @@ func (x *ReleaseHolderResponse) String() string {
 func (*ReleaseHolderResponse) ProtoMessage() {}
 
 func (x *ReleaseHolderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[20]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2188,7 +2377,7 @@ func (x *ReleaseHolderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseHolderResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseHolderResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ReleaseHolderResponse) GetLimits() []*ReleaseHolderResponse_Release {
@@ -2207,7 +2396,7 @@ type ListRulesRequest struct {
 
 func (x *ListRulesRequest) Reset() {
 	*x = ListRulesRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2219,7 +2408,7 @@ func (x *ListRulesRequest) String() string {
 func (*ListRulesRequest) ProtoMessage() {}
 
 func (x *ListRulesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[21]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2232,7 +2421,7 @@ func (x *ListRulesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRulesRequest.ProtoReflect.Descriptor instead.
 func (*ListRulesRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 // ListRulesResponse is the rules that serve now.
@@ -2257,7 +2446,7 @@ type ListRulesResponse struct {
 
 func (x *ListRulesResponse) Reset() {
 	*x = ListRulesResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2269,7 +2458,7 @@ func (x *ListRulesResponse) String() string {
 func (*ListRulesResponse) ProtoMessage() {}
 
 func (x *ListRulesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[22]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2282,7 +2471,7 @@ func (x *ListRulesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRulesResponse.ProtoReflect.Descriptor instead.
 func (*ListRulesResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListRulesResponse) GetDomains() []*Domain {
@@ -2360,7 +2549,7 @@ type RulesPage struct {
 
 func (x *RulesPage) Reset() {
 	*x = RulesPage{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2372,7 +2561,7 @@ func (x *RulesPage) String() string {
 func (*RulesPage) ProtoMessage() {}
 
 func (x *RulesPage) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[23]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2385,7 +2574,7 @@ func (x *RulesPage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RulesPage.ProtoReflect.Descriptor instead.
 func (*RulesPage) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RulesPage) GetSources() []string {
@@ -2482,7 +2671,7 @@ type Domain struct {
 
 func (x *Domain) Reset() {
 	*x = Domain{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2494,7 +2683,7 @@ func (x *Domain) String() string {
 func (*Domain) ProtoMessage() {}
 
 func (x *Domain) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[24]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2507,7 +2696,7 @@ func (x *Domain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Domain.ProtoReflect.Descriptor instead.
 func (*Domain) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Domain) GetName() string {
@@ -2547,7 +2736,7 @@ type ReloadRequest struct {
 
 func (x *ReloadRequest) Reset() {
 	*x = ReloadRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2559,7 +2748,7 @@ func (x *ReloadRequest) String() string {
 func (*ReloadRequest) ProtoMessage() {}
 
 func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[25]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2572,7 +2761,7 @@ func (x *ReloadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadRequest.ProtoReflect.Descriptor instead.
 func (*ReloadRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 // ReloadResponse is the outcome of a reload.
@@ -2592,7 +2781,7 @@ type ReloadResponse struct {
 
 func (x *ReloadResponse) Reset() {
 	*x = ReloadResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2604,7 +2793,7 @@ func (x *ReloadResponse) String() string {
 func (*ReloadResponse) ProtoMessage() {}
 
 func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[26]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2617,7 +2806,7 @@ func (x *ReloadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadResponse.ProtoReflect.Descriptor instead.
 func (*ReloadResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ReloadResponse) GetLoaded() bool {
@@ -2657,7 +2846,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2669,7 +2858,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[27]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2682,7 +2871,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 // StatusResponse is the state of the process at one moment. All counts are since its start.
@@ -2704,7 +2893,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2716,7 +2905,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[28]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2729,7 +2918,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *StatusResponse) GetNotReady() string {
@@ -2788,7 +2977,7 @@ type RequestsStatus struct {
 
 func (x *RequestsStatus) Reset() {
 	*x = RequestsStatus{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2800,7 +2989,7 @@ func (x *RequestsStatus) String() string {
 func (*RequestsStatus) ProtoMessage() {}
 
 func (x *RequestsStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[29]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2813,7 +3002,7 @@ func (x *RequestsStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestsStatus.ProtoReflect.Descriptor instead.
 func (*RequestsStatus) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RequestsStatus) GetPassed() uint64 {
@@ -2890,7 +3079,7 @@ type StoreStatus struct {
 
 func (x *StoreStatus) Reset() {
 	*x = StoreStatus{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2902,7 +3091,7 @@ func (x *StoreStatus) String() string {
 func (*StoreStatus) ProtoMessage() {}
 
 func (x *StoreStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[30]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2915,7 +3104,7 @@ func (x *StoreStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StoreStatus.ProtoReflect.Descriptor instead.
 func (*StoreStatus) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *StoreStatus) GetKind() string {
@@ -3008,7 +3197,7 @@ type Latency struct {
 
 func (x *Latency) Reset() {
 	*x = Latency{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3020,7 +3209,7 @@ func (x *Latency) String() string {
 func (*Latency) ProtoMessage() {}
 
 func (x *Latency) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[31]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3033,7 +3222,7 @@ func (x *Latency) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Latency.ProtoReflect.Descriptor instead.
 func (*Latency) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Latency) GetBounds() []float64 {
@@ -3066,14 +3255,16 @@ type WatchRequest struct {
 	// Of the chosen requests only one in so many; 0 means 1.
 	OneIn uint32 `protobuf:"varint,5,opt,name=one_in,json=oneIn,proto3" json:"one_in,omitempty"`
 	// At most so many requests per second on average, 1 to 100000; 0 means 1000.
-	MaxPerSecond  uint32 `protobuf:"varint,6,opt,name=max_per_second,json=maxPerSecond,proto3" json:"max_per_second,omitempty"`
+	MaxPerSecond uint32 `protobuf:"varint,6,opt,name=max_per_second,json=maxPerSecond,proto3" json:"max_per_second,omitempty"`
+	// Also reports and assignments of Envoys with RLQS, which come as requests with a quota.
+	Quotas        bool `protobuf:"varint,7,opt,name=quotas,proto3" json:"quotas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3085,7 +3276,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[32]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3098,7 +3289,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WatchRequest) GetDomain() string {
@@ -3143,6 +3334,13 @@ func (x *WatchRequest) GetMaxPerSecond() uint32 {
 	return 0
 }
 
+func (x *WatchRequest) GetQuotas() bool {
+	if x != nil {
+		return x.Quotas
+	}
+	return false
+}
+
 // WatchResponse is some requests, in the order of their answers.
 type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3159,7 +3357,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3171,7 +3369,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[33]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3184,7 +3382,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WatchResponse) GetRequests() []*WatchedRequest {
@@ -3222,14 +3420,16 @@ type WatchedRequest struct {
 	// Whether the answer was OVER_LIMIT.
 	OverLimit bool `protobuf:"varint,5,opt,name=over_limit,json=overLimit,proto3" json:"over_limit,omitempty"`
 	// The error of a request that failed; empty else.
-	Error         string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	// The report or the assignment of an Envoy with RLQS, which is no request. Absent for a request.
+	Quota         *WatchedQuota `protobuf:"bytes,7,opt,name=quota,proto3" json:"quota,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchedRequest) Reset() {
 	*x = WatchedRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3241,7 +3441,7 @@ func (x *WatchedRequest) String() string {
 func (*WatchedRequest) ProtoMessage() {}
 
 func (x *WatchedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[34]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3254,7 +3454,7 @@ func (x *WatchedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchedRequest.ProtoReflect.Descriptor instead.
 func (*WatchedRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WatchedRequest) GetAt() *timestamppb.Timestamp {
@@ -3299,6 +3499,133 @@ func (x *WatchedRequest) GetError() string {
 	return ""
 }
 
+func (x *WatchedRequest) GetQuota() *WatchedQuota {
+	if x != nil {
+		return x.Quota
+	}
+	return nil
+}
+
+// WatchedQuota is the report of an Envoy about a bucket, or the assignment of a bucket. The
+// descriptor says which one by its outcome.
+type WatchedQuota struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As QuotaShare.name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// As QuotaShare.peer.
+	Peer string `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`
+	// Of a report: the allowed hits.
+	Allowed uint64 `protobuf:"varint,3,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	// Of a report: the denied hits.
+	Denied uint64 `protobuf:"varint,4,opt,name=denied,proto3" json:"denied,omitempty"`
+	// Of a report: the time that the report covers; absent for the first one.
+	Span *durationpb.Duration `protobuf:"bytes,5,opt,name=span,proto3" json:"span,omitempty"`
+	// Of an assignment: BUCKET, DENY_ALL, ALLOW_ALL or LEAVING. Of a report: NONE for a bucket without
+	// an assignment.
+	State QuotaState `protobuf:"varint,6,opt,name=state,proto3,enum=weir.admin.v1.QuotaState" json:"state,omitempty"`
+	// Of an assignment: the tokens of the bucket.
+	Tokens uint32 `protobuf:"varint,7,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	// Of an assignment: the hits in a second of the bucket.
+	Rate float64 `protobuf:"fixed64,8,opt,name=rate,proto3" json:"rate,omitempty"`
+	// Of a report: why there is no assignment.
+	Why           string `protobuf:"bytes,9,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchedQuota) Reset() {
+	*x = WatchedQuota{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchedQuota) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchedQuota) ProtoMessage() {}
+
+func (x *WatchedQuota) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchedQuota.ProtoReflect.Descriptor instead.
+func (*WatchedQuota) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *WatchedQuota) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *WatchedQuota) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *WatchedQuota) GetAllowed() uint64 {
+	if x != nil {
+		return x.Allowed
+	}
+	return 0
+}
+
+func (x *WatchedQuota) GetDenied() uint64 {
+	if x != nil {
+		return x.Denied
+	}
+	return 0
+}
+
+func (x *WatchedQuota) GetSpan() *durationpb.Duration {
+	if x != nil {
+		return x.Span
+	}
+	return nil
+}
+
+func (x *WatchedQuota) GetState() QuotaState {
+	if x != nil {
+		return x.State
+	}
+	return QuotaState_QUOTA_STATE_UNSPECIFIED
+}
+
+func (x *WatchedQuota) GetTokens() uint32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *WatchedQuota) GetRate() float64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *WatchedQuota) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 // WatchedDescriptor is one descriptor of a request that was answered.
 type WatchedDescriptor struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3332,7 +3659,7 @@ type WatchedDescriptor struct {
 
 func (x *WatchedDescriptor) Reset() {
 	*x = WatchedDescriptor{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3344,7 +3671,7 @@ func (x *WatchedDescriptor) String() string {
 func (*WatchedDescriptor) ProtoMessage() {}
 
 func (x *WatchedDescriptor) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[35]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3357,7 +3684,7 @@ func (x *WatchedDescriptor) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchedDescriptor.ProtoReflect.Descriptor instead.
 func (*WatchedDescriptor) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *WatchedDescriptor) GetEntries() []*Entry {
@@ -3466,7 +3793,7 @@ type WatchedLimit struct {
 
 func (x *WatchedLimit) Reset() {
 	*x = WatchedLimit{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3478,7 +3805,7 @@ func (x *WatchedLimit) String() string {
 func (*WatchedLimit) ProtoMessage() {}
 
 func (x *WatchedLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[36]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3491,7 +3818,7 @@ func (x *WatchedLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchedLimit.ProtoReflect.Descriptor instead.
 func (*WatchedLimit) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *WatchedLimit) GetKey() string {
@@ -3579,7 +3906,7 @@ type NearestMiss struct {
 
 func (x *NearestMiss) Reset() {
 	*x = NearestMiss{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3591,7 +3918,7 @@ func (x *NearestMiss) String() string {
 func (*NearestMiss) ProtoMessage() {}
 
 func (x *NearestMiss) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[37]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3604,7 +3931,7 @@ func (x *NearestMiss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NearestMiss.ProtoReflect.Descriptor instead.
 func (*NearestMiss) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *NearestMiss) GetRule() string {
@@ -3668,7 +3995,7 @@ type ListTopKeysRequest struct {
 
 func (x *ListTopKeysRequest) Reset() {
 	*x = ListTopKeysRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3680,7 +4007,7 @@ func (x *ListTopKeysRequest) String() string {
 func (*ListTopKeysRequest) ProtoMessage() {}
 
 func (x *ListTopKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[38]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3693,7 +4020,7 @@ func (x *ListTopKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTopKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListTopKeysRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListTopKeysRequest) GetDomain() string {
@@ -3746,7 +4073,7 @@ type ListTopKeysResponse struct {
 
 func (x *ListTopKeysResponse) Reset() {
 	*x = ListTopKeysResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3758,7 +4085,7 @@ func (x *ListTopKeysResponse) String() string {
 func (*ListTopKeysResponse) ProtoMessage() {}
 
 func (x *ListTopKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[39]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3771,7 +4098,7 @@ func (x *ListTopKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTopKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListTopKeysResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListTopKeysResponse) GetKeys() []*TopKey {
@@ -3846,7 +4173,7 @@ type TopKey struct {
 
 func (x *TopKey) Reset() {
 	*x = TopKey{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3858,7 +4185,7 @@ func (x *TopKey) String() string {
 func (*TopKey) ProtoMessage() {}
 
 func (x *TopKey) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[40]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3871,7 +4198,7 @@ func (x *TopKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopKey.ProtoReflect.Descriptor instead.
 func (*TopKey) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *TopKey) GetKey() string {
@@ -4007,6 +4334,476 @@ func (x *TopKey) GetLargeRemaining() uint64 {
 	return 0
 }
 
+// ListQuotasRequest chooses divided limits.
+type ListQuotasRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only this domain; empty for all.
+	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	// Only the rule with this path, as Rule.path; empty for all.
+	Rule string `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
+	// Only limits with a bucket that has each of these entries. An entry without a value stands for
+	// all values of its key.
+	Entries []*Entry `protobuf:"bytes,3,rep,name=entries,proto3" json:"entries,omitempty"`
+	// The most limits, 1 to 1000; 0 means 20.
+	Most          uint32 `protobuf:"varint,4,opt,name=most,proto3" json:"most,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListQuotasRequest) Reset() {
+	*x = ListQuotasRequest{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListQuotasRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListQuotasRequest) ProtoMessage() {}
+
+func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListQuotasRequest.ProtoReflect.Descriptor instead.
+func (*ListQuotasRequest) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *ListQuotasRequest) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *ListQuotasRequest) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *ListQuotasRequest) GetEntries() []*Entry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+func (x *ListQuotasRequest) GetMost() uint32 {
+	if x != nil {
+		return x.Most
+	}
+	return 0
+}
+
+// ListQuotasResponse is the divided limits, and buckets without a limit. Limits with a remark come
+// first, then the largest demand.
+type ListQuotasResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The limits.
+	Quotas []*Quota `protobuf:"bytes,1,rep,name=quotas,proto3" json:"quotas,omitempty"`
+	// The limits that the request chooses, also ones that are not listed.
+	Number uint64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	// The streams of Envoys.
+	Streams uint32 `protobuf:"varint,3,opt,name=streams,proto3" json:"streams,omitempty"`
+	// The buckets of all streams.
+	Buckets uint32 `protobuf:"varint,4,opt,name=buckets,proto3" json:"buckets,omitempty"`
+	// The buckets that had no assignment since the start, by reason.
+	Refused       map[string]uint64 `protobuf:"bytes,5,rep,name=refused,proto3" json:"refused,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListQuotasResponse) Reset() {
+	*x = ListQuotasResponse{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListQuotasResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListQuotasResponse) ProtoMessage() {}
+
+func (x *ListQuotasResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListQuotasResponse.ProtoReflect.Descriptor instead.
+func (*ListQuotasResponse) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *ListQuotasResponse) GetQuotas() []*Quota {
+	if x != nil {
+		return x.Quotas
+	}
+	return nil
+}
+
+func (x *ListQuotasResponse) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *ListQuotasResponse) GetStreams() uint32 {
+	if x != nil {
+		return x.Streams
+	}
+	return 0
+}
+
+func (x *ListQuotasResponse) GetBuckets() uint32 {
+	if x != nil {
+		return x.Buckets
+	}
+	return 0
+}
+
+func (x *ListQuotasResponse) GetRefused() map[string]uint64 {
+	if x != nil {
+		return x.Refused
+	}
+	return nil
+}
+
+// Quota is one limit that is divided among Envoys, or a bucket without a divided limit.
+type Quota struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The domain.
+	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	// The entries of a bucket of the limit, in the order of the rule's keys.
+	Entries []*Entry `protobuf:"bytes,2,rep,name=entries,proto3" json:"entries,omitempty"`
+	// The path of the rule, as Rule.path; empty where nothing is divided.
+	Rule string `protobuf:"bytes,3,opt,name=rule,proto3" json:"rule,omitempty"`
+	// The rule file; empty where nothing is divided.
+	File string `protobuf:"bytes,4,opt,name=file,proto3" json:"file,omitempty"`
+	// The line of the rule in the file, from 1; 0 where nothing is divided.
+	Line uint32 `protobuf:"varint,5,opt,name=line,proto3" json:"line,omitempty"`
+	// The hits in a second that are divided. A fixed_window is divided as a bucket of an eighth of its
+	// hits, and the rate of the rest.
+	Rate float64 `protobuf:"fixed64,6,opt,name=rate,proto3" json:"rate,omitempty"`
+	// The hits that are divided at once.
+	Burst float64 `protobuf:"fixed64,7,opt,name=burst,proto3" json:"burst,omitempty"`
+	// The hits in a second of all buckets that may be in use.
+	Assigned float64 `protobuf:"fixed64,8,opt,name=assigned,proto3" json:"assigned,omitempty"`
+	// The sum of the demands of all Envoys, in hits in a second.
+	Demand float64 `protobuf:"fixed64,9,opt,name=demand,proto3" json:"demand,omitempty"`
+	// The hits in a second that all Envoys allowed, by their last reports.
+	Allowed float64 `protobuf:"fixed64,10,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	// The parts of the Envoys, the largest demand first.
+	Shares        []*QuotaShare `protobuf:"bytes,11,rep,name=shares,proto3" json:"shares,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Quota) Reset() {
+	*x = Quota{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quota) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quota) ProtoMessage() {}
+
+func (x *Quota) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quota.ProtoReflect.Descriptor instead.
+func (*Quota) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *Quota) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *Quota) GetEntries() []*Entry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+func (x *Quota) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *Quota) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *Quota) GetLine() uint32 {
+	if x != nil {
+		return x.Line
+	}
+	return 0
+}
+
+func (x *Quota) GetRate() float64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *Quota) GetBurst() float64 {
+	if x != nil {
+		return x.Burst
+	}
+	return 0
+}
+
+func (x *Quota) GetAssigned() float64 {
+	if x != nil {
+		return x.Assigned
+	}
+	return 0
+}
+
+func (x *Quota) GetDemand() float64 {
+	if x != nil {
+		return x.Demand
+	}
+	return 0
+}
+
+func (x *Quota) GetAllowed() float64 {
+	if x != nil {
+		return x.Allowed
+	}
+	return 0
+}
+
+func (x *Quota) GetShares() []*QuotaShare {
+	if x != nil {
+		return x.Shares
+	}
+	return nil
+}
+
+// QuotaShare is the part of one Envoy: one bucket of one stream.
+type QuotaShare struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name that the Envoy gives itself by the metadata x-weir-envoy of the stream; empty without
+	// one. Nobody checks it.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The address of the Envoy, as the connection has it. Empty for the part of all requests of RLS,
+	// with the name RLS.
+	Peer string `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`
+	// The entries of the bucket, in the order of the rule's keys.
+	Entries []*Entry `protobuf:"bytes,3,rep,name=entries,proto3" json:"entries,omitempty"`
+	// The assignment.
+	State QuotaState `protobuf:"varint,4,opt,name=state,proto3,enum=weir.admin.v1.QuotaState" json:"state,omitempty"`
+	// The tokens of the last bucket that was sent; 0 for none.
+	Tokens uint32 `protobuf:"varint,5,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	// The hits in a second of that bucket.
+	Rate float64 `protobuf:"fixed64,6,opt,name=rate,proto3" json:"rate,omitempty"`
+	// The requests in a second, allowed and denied, of the last reports; absent before the second
+	// report.
+	Demand *float64 `protobuf:"fixed64,7,opt,name=demand,proto3,oneof" json:"demand,omitempty"`
+	// The allowed hits of the last report.
+	Allowed uint64 `protobuf:"varint,8,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	// The denied hits of the last report.
+	Denied uint64 `protobuf:"varint,9,opt,name=denied,proto3" json:"denied,omitempty"`
+	// The time that the last report covers; absent for the first one.
+	Span *durationpb.Duration `protobuf:"bytes,10,opt,name=span,proto3" json:"span,omitempty"`
+	// The time since the last report.
+	Reported *durationpb.Duration `protobuf:"bytes,11,opt,name=reported,proto3" json:"reported,omitempty"`
+	// The time since the last assignment was sent; absent for none.
+	Sent *durationpb.Duration `protobuf:"bytes,12,opt,name=sent,proto3" json:"sent,omitempty"`
+	// Whether the Envoy has not acknowledged the last assignment.
+	Unacknowledged bool `protobuf:"varint,13,opt,name=unacknowledged,proto3" json:"unacknowledged,omitempty"`
+	// Whether the bucket before the last change may still be in use.
+	Unsettled bool `protobuf:"varint,14,opt,name=unsettled,proto3" json:"unsettled,omitempty"`
+	// Something that a person should see, in words: why there is no assignment, or that the Envoy
+	// allows hits without one. Empty for nothing. The words may change.
+	Remark        string `protobuf:"bytes,15,opt,name=remark,proto3" json:"remark,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuotaShare) Reset() {
+	*x = QuotaShare{}
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuotaShare) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuotaShare) ProtoMessage() {}
+
+func (x *QuotaShare) ProtoReflect() protoreflect.Message {
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuotaShare.ProtoReflect.Descriptor instead.
+func (*QuotaShare) Descriptor() ([]byte, []int) {
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *QuotaShare) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *QuotaShare) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *QuotaShare) GetEntries() []*Entry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+func (x *QuotaShare) GetState() QuotaState {
+	if x != nil {
+		return x.State
+	}
+	return QuotaState_QUOTA_STATE_UNSPECIFIED
+}
+
+func (x *QuotaShare) GetTokens() uint32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *QuotaShare) GetRate() float64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *QuotaShare) GetDemand() float64 {
+	if x != nil && x.Demand != nil {
+		return *x.Demand
+	}
+	return 0
+}
+
+func (x *QuotaShare) GetAllowed() uint64 {
+	if x != nil {
+		return x.Allowed
+	}
+	return 0
+}
+
+func (x *QuotaShare) GetDenied() uint64 {
+	if x != nil {
+		return x.Denied
+	}
+	return 0
+}
+
+func (x *QuotaShare) GetSpan() *durationpb.Duration {
+	if x != nil {
+		return x.Span
+	}
+	return nil
+}
+
+func (x *QuotaShare) GetReported() *durationpb.Duration {
+	if x != nil {
+		return x.Reported
+	}
+	return nil
+}
+
+func (x *QuotaShare) GetSent() *durationpb.Duration {
+	if x != nil {
+		return x.Sent
+	}
+	return nil
+}
+
+func (x *QuotaShare) GetUnacknowledged() bool {
+	if x != nil {
+		return x.Unacknowledged
+	}
+	return false
+}
+
+func (x *QuotaShare) GetUnsettled() bool {
+	if x != nil {
+		return x.Unsettled
+	}
+	return false
+}
+
+func (x *QuotaShare) GetRemark() string {
+	if x != nil {
+		return x.Remark
+	}
+	return ""
+}
+
 // ListUsageRequest chooses keys of one rule.
 type ListUsageRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4024,7 +4821,7 @@ type ListUsageRequest struct {
 
 func (x *ListUsageRequest) Reset() {
 	*x = ListUsageRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4036,7 +4833,7 @@ func (x *ListUsageRequest) String() string {
 func (*ListUsageRequest) ProtoMessage() {}
 
 func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[41]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4049,7 +4846,7 @@ func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageRequest.ProtoReflect.Descriptor instead.
 func (*ListUsageRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ListUsageRequest) GetDomain() string {
@@ -4097,7 +4894,7 @@ type ListUsageResponse struct {
 
 func (x *ListUsageResponse) Reset() {
 	*x = ListUsageResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4109,7 +4906,7 @@ func (x *ListUsageResponse) String() string {
 func (*ListUsageResponse) ProtoMessage() {}
 
 func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[42]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4122,7 +4919,7 @@ func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageResponse.ProtoReflect.Descriptor instead.
 func (*ListUsageResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ListUsageResponse) GetKeys() []*KeyUsage {
@@ -4170,7 +4967,7 @@ type KeyUsage struct {
 
 func (x *KeyUsage) Reset() {
 	*x = KeyUsage{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4182,7 +4979,7 @@ func (x *KeyUsage) String() string {
 func (*KeyUsage) ProtoMessage() {}
 
 func (x *KeyUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[43]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4195,7 +4992,7 @@ func (x *KeyUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyUsage.ProtoReflect.Descriptor instead.
 func (*KeyUsage) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *KeyUsage) GetKey() string {
@@ -4301,7 +5098,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4313,7 +5110,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[44]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4326,7 +5123,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Grant) GetId() string {
@@ -4554,7 +5351,7 @@ type GrantRequest struct {
 
 func (x *GrantRequest) Reset() {
 	*x = GrantRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4566,7 +5363,7 @@ func (x *GrantRequest) String() string {
 func (*GrantRequest) ProtoMessage() {}
 
 func (x *GrantRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[45]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4579,7 +5376,7 @@ func (x *GrantRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantRequest.ProtoReflect.Descriptor instead.
 func (*GrantRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *GrantRequest) GetGrant() *Grant {
@@ -4618,7 +5415,7 @@ type GrantResponse struct {
 
 func (x *GrantResponse) Reset() {
 	*x = GrantResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4630,7 +5427,7 @@ func (x *GrantResponse) String() string {
 func (*GrantResponse) ProtoMessage() {}
 
 func (x *GrantResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[46]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4643,7 +5440,7 @@ func (x *GrantResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantResponse.ProtoReflect.Descriptor instead.
 func (*GrantResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *GrantResponse) GetGrant() *Grant {
@@ -4726,7 +5523,7 @@ type GrantedLimit struct {
 
 func (x *GrantedLimit) Reset() {
 	*x = GrantedLimit{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4738,7 +5535,7 @@ func (x *GrantedLimit) String() string {
 func (*GrantedLimit) ProtoMessage() {}
 
 func (x *GrantedLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[47]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4751,7 +5548,7 @@ func (x *GrantedLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantedLimit.ProtoReflect.Descriptor instead.
 func (*GrantedLimit) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *GrantedLimit) GetKey() string {
@@ -4795,7 +5592,7 @@ type ListGrantsRequest struct {
 
 func (x *ListGrantsRequest) Reset() {
 	*x = ListGrantsRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4807,7 +5604,7 @@ func (x *ListGrantsRequest) String() string {
 func (*ListGrantsRequest) ProtoMessage() {}
 
 func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[48]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4820,7 +5617,7 @@ func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
 func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ListGrantsRequest) GetDomain() string {
@@ -4854,7 +5651,7 @@ type ListGrantsResponse struct {
 
 func (x *ListGrantsResponse) Reset() {
 	*x = ListGrantsResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4866,7 +5663,7 @@ func (x *ListGrantsResponse) String() string {
 func (*ListGrantsResponse) ProtoMessage() {}
 
 func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[49]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4879,7 +5676,7 @@ func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
 func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{49}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ListGrantsResponse) GetGrants() []*Grant {
@@ -4923,7 +5720,7 @@ type RevokeRequest struct {
 
 func (x *RevokeRequest) Reset() {
 	*x = RevokeRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4935,7 +5732,7 @@ func (x *RevokeRequest) String() string {
 func (*RevokeRequest) ProtoMessage() {}
 
 func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[50]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4948,7 +5745,7 @@ func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{50}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *RevokeRequest) GetId() string {
@@ -4979,7 +5776,7 @@ type RevokeResponse struct {
 
 func (x *RevokeResponse) Reset() {
 	*x = RevokeResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4991,7 +5788,7 @@ func (x *RevokeResponse) String() string {
 func (*RevokeResponse) ProtoMessage() {}
 
 func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[51]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5004,7 +5801,7 @@ func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
 func (*RevokeResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{51}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *RevokeResponse) GetGrant() *Grant {
@@ -5034,7 +5831,7 @@ type SetLogLevelRequest struct {
 
 func (x *SetLogLevelRequest) Reset() {
 	*x = SetLogLevelRequest{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5046,7 +5843,7 @@ func (x *SetLogLevelRequest) String() string {
 func (*SetLogLevelRequest) ProtoMessage() {}
 
 func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[52]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5059,7 +5856,7 @@ func (x *SetLogLevelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelRequest.ProtoReflect.Descriptor instead.
 func (*SetLogLevelRequest) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{52}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *SetLogLevelRequest) GetLevel() string {
@@ -5089,7 +5886,7 @@ type SetLogLevelResponse struct {
 
 func (x *SetLogLevelResponse) Reset() {
 	*x = SetLogLevelResponse{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5101,7 +5898,7 @@ func (x *SetLogLevelResponse) String() string {
 func (*SetLogLevelResponse) ProtoMessage() {}
 
 func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[53]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5114,7 +5911,7 @@ func (x *SetLogLevelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetLogLevelResponse.ProtoReflect.Descriptor instead.
 func (*SetLogLevelResponse) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{53}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *SetLogLevelResponse) GetLevel() string {
@@ -5148,7 +5945,7 @@ type ReleaseHolderResponse_Release struct {
 
 func (x *ReleaseHolderResponse_Release) Reset() {
 	*x = ReleaseHolderResponse_Release{}
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[54]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5160,7 +5957,7 @@ func (x *ReleaseHolderResponse_Release) String() string {
 func (*ReleaseHolderResponse_Release) ProtoMessage() {}
 
 func (x *ReleaseHolderResponse_Release) ProtoReflect() protoreflect.Message {
-	mi := &file_weir_admin_v1_admin_proto_msgTypes[54]
+	mi := &file_weir_admin_v1_admin_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5173,7 +5970,7 @@ func (x *ReleaseHolderResponse_Release) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseHolderResponse_Release.ProtoReflect.Descriptor instead.
 func (*ReleaseHolderResponse_Release) Descriptor() ([]byte, []int) {
-	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{20, 0}
+	return file_weir_admin_v1_admin_proto_rawDescGZIP(), []int{21, 0}
 }
 
 func (x *ReleaseHolderResponse_Release) GetLimit() *Limit {
@@ -5215,12 +6012,13 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\rLimitOverride\x12*\n" +
 	"\x11requests_per_unit\x18\x01 \x01(\rR\x0frequestsPerUnit\x12'\n" +
 	"\x04unit\x18\x02 \x01(\x0e2\x13.weir.admin.v1.UnitR\x04unit\x12'\n" +
-	"\x0funit_multiplier\x18\x03 \x01(\rR\x0eunitMultiplier\"\x92\x01\n" +
+	"\x0funit_multiplier\x18\x03 \x01(\rR\x0eunitMultiplier\"\xaa\x01\n" +
 	"\n" +
 	"Descriptor\x12.\n" +
 	"\aentries\x18\x01 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x17\n" +
 	"\x04hits\x18\x02 \x01(\rH\x00R\x04hits\x88\x01\x01\x122\n" +
-	"\x05limit\x18\x03 \x01(\v2\x1c.weir.admin.v1.LimitOverrideR\x05limitB\a\n" +
+	"\x05limit\x18\x03 \x01(\v2\x1c.weir.admin.v1.LimitOverrideR\x05limit\x12\x16\n" +
+	"\x06bucket\x18\x04 \x01(\bR\x06bucketB\a\n" +
 	"\x05_hits\"\xdf\x06\n" +
 	"\x05Limit\x12\x1c\n" +
 	"\talgorithm\x18\x01 \x01(\tR\talgorithm\x12*\n" +
@@ -5324,7 +6122,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\apattern\x18\x04 \x01(\tR\apattern\x12\x12\n" +
 	"\x04file\x18\x05 \x01(\tR\x04file\x12\x12\n" +
 	"\x04line\x18\x06 \x01(\rR\x04line\x12\x10\n" +
-	"\x03why\x18\a \x01(\tR\x03why\"\xd5\x02\n" +
+	"\x03why\x18\a \x01(\tR\x03why\"\x8f\x03\n" +
 	"\x15DescriptorExplanation\x12\x18\n" +
 	"\amatched\x18\x01 \x01(\bR\amatched\x12\x10\n" +
 	"\x03why\x18\x02 \x01(\tR\x03why\x12'\n" +
@@ -5333,7 +6131,14 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\adefault\x18\x05 \x01(\bR\adefault\x12)\n" +
 	"\x05steps\x18\x06 \x03(\v2\x13.weir.admin.v1.StepR\x05steps\x12*\n" +
 	"\x05grant\x18\a \x01(\v2\x14.weir.admin.v1.GrantR\x05grant\x12=\n" +
-	"\fnearest_miss\x18\b \x01(\v2\x1a.weir.admin.v1.NearestMissR\vnearestMiss\"e\n" +
+	"\fnearest_miss\x18\b \x01(\v2\x1a.weir.admin.v1.NearestMissR\vnearestMiss\x128\n" +
+	"\x06bucket\x18\t \x01(\v2 .weir.admin.v1.BucketExplanationR\x06bucket\"\x93\x01\n" +
+	"\x11BucketExplanation\x12.\n" +
+	"\aentries\x18\x01 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\x12\x12\n" +
+	"\x04open\x18\x03 \x01(\bR\x04open\x12\x12\n" +
+	"\x04rate\x18\x04 \x01(\x01R\x04rate\x12\x14\n" +
+	"\x05burst\x18\x05 \x01(\x01R\x05burst\"e\n" +
 	"\x0eExplainRequest\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12;\n" +
 	"\vdescriptors\x18\x02 \x03(\v2\x19.weir.admin.v1.DescriptorR\vdescriptors\"\xad\x01\n" +
@@ -5429,18 +6234,19 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\aevicted\x18\v \x01(\x04R\aevicted\"9\n" +
 	"\aLatency\x12\x16\n" +
 	"\x06bounds\x18\x01 \x03(\x01R\x06bounds\x12\x16\n" +
-	"\x06counts\x18\x02 \x03(\x04R\x06counts\"\xdb\x01\n" +
+	"\x06counts\x18\x02 \x03(\x04R\x06counts\"\xf3\x01\n" +
 	"\fWatchRequest\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\x12.\n" +
 	"\aentries\x18\x03 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x122\n" +
 	"\boutcomes\x18\x04 \x03(\x0e2\x16.weir.admin.v1.OutcomeR\boutcomes\x12\x15\n" +
 	"\x06one_in\x18\x05 \x01(\rR\x05oneIn\x12$\n" +
-	"\x0emax_per_second\x18\x06 \x01(\rR\fmaxPerSecond\"y\n" +
+	"\x0emax_per_second\x18\x06 \x01(\rR\fmaxPerSecond\x12\x16\n" +
+	"\x06quotas\x18\a \x01(\bR\x06quotas\"y\n" +
 	"\rWatchResponse\x129\n" +
 	"\brequests\x18\x01 \x03(\v2\x1d.weir.admin.v1.WatchedRequestR\brequests\x12\x19\n" +
 	"\bleft_out\x18\x02 \x01(\x04R\aleftOut\x12\x12\n" +
-	"\x04lost\x18\x03 \x01(\x04R\x04lost\"\xfc\x01\n" +
+	"\x04lost\x18\x03 \x01(\x04R\x04lost\"\xaf\x02\n" +
 	"\x0eWatchedRequest\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12-\n" +
 	"\x04took\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04took\x12\x16\n" +
@@ -5448,7 +6254,18 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\vdescriptors\x18\x04 \x03(\v2 .weir.admin.v1.WatchedDescriptorR\vdescriptors\x12\x1d\n" +
 	"\n" +
 	"over_limit\x18\x05 \x01(\bR\toverLimit\x12\x14\n" +
-	"\x05error\x18\x06 \x01(\tR\x05error\"\x81\x03\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\x121\n" +
+	"\x05quota\x18\a \x01(\v2\x1b.weir.admin.v1.WatchedQuotaR\x05quota\"\x86\x02\n" +
+	"\fWatchedQuota\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04peer\x18\x02 \x01(\tR\x04peer\x12\x18\n" +
+	"\aallowed\x18\x03 \x01(\x04R\aallowed\x12\x16\n" +
+	"\x06denied\x18\x04 \x01(\x04R\x06denied\x12-\n" +
+	"\x04span\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x04span\x12/\n" +
+	"\x05state\x18\x06 \x01(\x0e2\x19.weir.admin.v1.QuotaStateR\x05state\x12\x16\n" +
+	"\x06tokens\x18\a \x01(\rR\x06tokens\x12\x12\n" +
+	"\x04rate\x18\b \x01(\x01R\x04rate\x12\x10\n" +
+	"\x03why\x18\t \x01(\tR\x03why\"\x81\x03\n" +
 	"\x11WatchedDescriptor\x12.\n" +
 	"\aentries\x18\x01 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x12\n" +
 	"\x04hits\x18\x02 \x01(\x03R\x04hits\x120\n" +
@@ -5516,7 +6333,53 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\vshadow_mode\x18\x12 \x01(\bR\n" +
 	"shadowMode\x12,\n" +
 	"\x0flarge_remaining\x18\x13 \x01(\x04H\x00R\x0elargeRemaining\x88\x01\x01B\x12\n" +
-	"\x10_large_remaining\"f\n" +
+	"\x10_large_remaining\"\x83\x01\n" +
+	"\x11ListQuotasRequest\x12\x16\n" +
+	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
+	"\x04rule\x18\x02 \x01(\tR\x04rule\x12.\n" +
+	"\aentries\x18\x03 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x12\n" +
+	"\x04most\x18\x04 \x01(\rR\x04most\"\x94\x02\n" +
+	"\x12ListQuotasResponse\x12,\n" +
+	"\x06quotas\x18\x01 \x03(\v2\x14.weir.admin.v1.QuotaR\x06quotas\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x18\n" +
+	"\astreams\x18\x03 \x01(\rR\astreams\x12\x18\n" +
+	"\abuckets\x18\x04 \x01(\rR\abuckets\x12H\n" +
+	"\arefused\x18\x05 \x03(\v2..weir.admin.v1.ListQuotasResponse.RefusedEntryR\arefused\x1a:\n" +
+	"\fRefusedEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\xb6\x02\n" +
+	"\x05Quota\x12\x16\n" +
+	"\x06domain\x18\x01 \x01(\tR\x06domain\x12.\n" +
+	"\aentries\x18\x02 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12\x12\n" +
+	"\x04rule\x18\x03 \x01(\tR\x04rule\x12\x12\n" +
+	"\x04file\x18\x04 \x01(\tR\x04file\x12\x12\n" +
+	"\x04line\x18\x05 \x01(\rR\x04line\x12\x12\n" +
+	"\x04rate\x18\x06 \x01(\x01R\x04rate\x12\x14\n" +
+	"\x05burst\x18\a \x01(\x01R\x05burst\x12\x1a\n" +
+	"\bassigned\x18\b \x01(\x01R\bassigned\x12\x16\n" +
+	"\x06demand\x18\t \x01(\x01R\x06demand\x12\x18\n" +
+	"\aallowed\x18\n" +
+	" \x01(\x01R\aallowed\x121\n" +
+	"\x06shares\x18\v \x03(\v2\x19.weir.admin.v1.QuotaShareR\x06shares\"\x8e\x04\n" +
+	"\n" +
+	"QuotaShare\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04peer\x18\x02 \x01(\tR\x04peer\x12.\n" +
+	"\aentries\x18\x03 \x03(\v2\x14.weir.admin.v1.EntryR\aentries\x12/\n" +
+	"\x05state\x18\x04 \x01(\x0e2\x19.weir.admin.v1.QuotaStateR\x05state\x12\x16\n" +
+	"\x06tokens\x18\x05 \x01(\rR\x06tokens\x12\x12\n" +
+	"\x04rate\x18\x06 \x01(\x01R\x04rate\x12\x1b\n" +
+	"\x06demand\x18\a \x01(\x01H\x00R\x06demand\x88\x01\x01\x12\x18\n" +
+	"\aallowed\x18\b \x01(\x04R\aallowed\x12\x16\n" +
+	"\x06denied\x18\t \x01(\x04R\x06denied\x12-\n" +
+	"\x04span\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x04span\x125\n" +
+	"\breported\x18\v \x01(\v2\x19.google.protobuf.DurationR\breported\x12-\n" +
+	"\x04sent\x18\f \x01(\v2\x19.google.protobuf.DurationR\x04sent\x12&\n" +
+	"\x0eunacknowledged\x18\r \x01(\bR\x0eunacknowledged\x12\x1c\n" +
+	"\tunsettled\x18\x0e \x01(\bR\tunsettled\x12\x16\n" +
+	"\x06remark\x18\x0f \x01(\tR\x06remarkB\t\n" +
+	"\a_demand\"f\n" +
 	"\x10ListUsageRequest\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x12\n" +
@@ -5611,7 +6474,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x19HOLDER_STATUS_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12HOLDER_STATUS_HELD\x10\x01\x12\x18\n" +
 	"\x14HOLDER_STATUS_DENIED\x10\x02\x12\x17\n" +
-	"\x13HOLDER_STATUS_ENDED\x10\x03*\xe8\x01\n" +
+	"\x13HOLDER_STATUS_ENDED\x10\x03*\x94\x02\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -5623,12 +6486,26 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x13OUTCOME_NOT_LIMITED\x10\x06\x12\x15\n" +
 	"\x11OUTCOME_UNMATCHED\x10\a\x12\x15\n" +
 	"\x11OUTCOME_NO_DOMAIN\x10\b\x12\x12\n" +
-	"\x0eOUTCOME_FAILED\x10\t*c\n" +
+	"\x0eOUTCOME_FAILED\x10\t\x12\x14\n" +
+	"\x10OUTCOME_REPORTED\x10\n" +
+	"\x12\x14\n" +
+	"\x10OUTCOME_ASSIGNED\x10\v*c\n" +
 	"\bTopOrder\x12\x19\n" +
 	"\x15TOP_ORDER_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eTOP_ORDER_HITS\x10\x01\x12\x14\n" +
 	"\x10TOP_ORDER_DENIED\x10\x02\x12\x12\n" +
-	"\x0eTOP_ORDER_USED\x10\x032\xcc\b\n" +
+	"\x0eTOP_ORDER_USED\x10\x03*\xeb\x01\n" +
+	"\n" +
+	"QuotaState\x12\x1b\n" +
+	"\x17QUOTA_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12QUOTA_STATE_BUCKET\x10\x01\x12\x18\n" +
+	"\x14QUOTA_STATE_DENY_ALL\x10\x02\x12\x19\n" +
+	"\x15QUOTA_STATE_ALLOW_ALL\x10\x03\x12\x14\n" +
+	"\x10QUOTA_STATE_GONE\x10\x04\x12\x17\n" +
+	"\x13QUOTA_STATE_LEAVING\x10\x05\x12\x14\n" +
+	"\x10QUOTA_STATE_NONE\x10\x06\x12\x15\n" +
+	"\x11QUOTA_STATE_FIRST\x10\a\x12\x17\n" +
+	"\x13QUOTA_STATE_EXPIRED\x10\b2\x9f\t\n" +
 	"\fAdminService\x12H\n" +
 	"\aExplain\x12\x1d.weir.admin.v1.ExplainRequest\x1a\x1e.weir.admin.v1.ExplainResponse\x12B\n" +
 	"\x05Reset\x12\x1b.weir.admin.v1.ResetRequest\x1a\x1c.weir.admin.v1.ResetResponse\x12N\n" +
@@ -5637,7 +6514,9 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\rReleaseHolder\x12#.weir.admin.v1.ReleaseHolderRequest\x1a$.weir.admin.v1.ReleaseHolderResponse\x12D\n" +
 	"\x05Watch\x12\x1b.weir.admin.v1.WatchRequest\x1a\x1c.weir.admin.v1.WatchResponse0\x01\x12N\n" +
 	"\tListUsage\x12\x1f.weir.admin.v1.ListUsageRequest\x1a .weir.admin.v1.ListUsageResponse\x12T\n" +
-	"\vListTopKeys\x12!.weir.admin.v1.ListTopKeysRequest\x1a\".weir.admin.v1.ListTopKeysResponse\x12B\n" +
+	"\vListTopKeys\x12!.weir.admin.v1.ListTopKeysRequest\x1a\".weir.admin.v1.ListTopKeysResponse\x12Q\n" +
+	"\n" +
+	"ListQuotas\x12 .weir.admin.v1.ListQuotasRequest\x1a!.weir.admin.v1.ListQuotasResponse\x12B\n" +
 	"\x05Grant\x12\x1b.weir.admin.v1.GrantRequest\x1a\x1c.weir.admin.v1.GrantResponse\x12Q\n" +
 	"\n" +
 	"ListGrants\x12 .weir.admin.v1.ListGrantsRequest\x1a!.weir.admin.v1.ListGrantsResponse\x12E\n" +
@@ -5658,198 +6537,223 @@ func file_weir_admin_v1_admin_proto_rawDescGZIP() []byte {
 	return file_weir_admin_v1_admin_proto_rawDescData
 }
 
-var file_weir_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_weir_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
+var file_weir_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_weir_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
 var file_weir_admin_v1_admin_proto_goTypes = []any{
 	(Unit)(0),                             // 0: weir.admin.v1.Unit
 	(HolderStatus)(0),                     // 1: weir.admin.v1.HolderStatus
 	(Outcome)(0),                          // 2: weir.admin.v1.Outcome
 	(TopOrder)(0),                         // 3: weir.admin.v1.TopOrder
-	(*Entry)(nil),                         // 4: weir.admin.v1.Entry
-	(*LimitOverride)(nil),                 // 5: weir.admin.v1.LimitOverride
-	(*Descriptor)(nil),                    // 6: weir.admin.v1.Descriptor
-	(*Limit)(nil),                         // 7: weir.admin.v1.Limit
-	(*ScheduleEntry)(nil),                 // 8: weir.admin.v1.ScheduleEntry
-	(*LearnedEstimate)(nil),               // 9: weir.admin.v1.LearnedEstimate
-	(*Table)(nil),                         // 10: weir.admin.v1.Table
-	(*Rule)(nil),                          // 11: weir.admin.v1.Rule
-	(*Holder)(nil),                        // 12: weir.admin.v1.Holder
-	(*Holders)(nil),                       // 13: weir.admin.v1.Holders
-	(*LimitExplanation)(nil),              // 14: weir.admin.v1.LimitExplanation
-	(*Step)(nil),                          // 15: weir.admin.v1.Step
-	(*DescriptorExplanation)(nil),         // 16: weir.admin.v1.DescriptorExplanation
-	(*ExplainRequest)(nil),                // 17: weir.admin.v1.ExplainRequest
-	(*ExplainResponse)(nil),               // 18: weir.admin.v1.ExplainResponse
-	(*ResetRequest)(nil),                  // 19: weir.admin.v1.ResetRequest
-	(*ResetResponse)(nil),                 // 20: weir.admin.v1.ResetResponse
-	(*ListHoldersRequest)(nil),            // 21: weir.admin.v1.ListHoldersRequest
-	(*ListHoldersResponse)(nil),           // 22: weir.admin.v1.ListHoldersResponse
-	(*ReleaseHolderRequest)(nil),          // 23: weir.admin.v1.ReleaseHolderRequest
-	(*ReleaseHolderResponse)(nil),         // 24: weir.admin.v1.ReleaseHolderResponse
-	(*ListRulesRequest)(nil),              // 25: weir.admin.v1.ListRulesRequest
-	(*ListRulesResponse)(nil),             // 26: weir.admin.v1.ListRulesResponse
-	(*RulesPage)(nil),                     // 27: weir.admin.v1.RulesPage
-	(*Domain)(nil),                        // 28: weir.admin.v1.Domain
-	(*ReloadRequest)(nil),                 // 29: weir.admin.v1.ReloadRequest
-	(*ReloadResponse)(nil),                // 30: weir.admin.v1.ReloadResponse
-	(*StatusRequest)(nil),                 // 31: weir.admin.v1.StatusRequest
-	(*StatusResponse)(nil),                // 32: weir.admin.v1.StatusResponse
-	(*RequestsStatus)(nil),                // 33: weir.admin.v1.RequestsStatus
-	(*StoreStatus)(nil),                   // 34: weir.admin.v1.StoreStatus
-	(*Latency)(nil),                       // 35: weir.admin.v1.Latency
-	(*WatchRequest)(nil),                  // 36: weir.admin.v1.WatchRequest
-	(*WatchResponse)(nil),                 // 37: weir.admin.v1.WatchResponse
-	(*WatchedRequest)(nil),                // 38: weir.admin.v1.WatchedRequest
-	(*WatchedDescriptor)(nil),             // 39: weir.admin.v1.WatchedDescriptor
-	(*WatchedLimit)(nil),                  // 40: weir.admin.v1.WatchedLimit
-	(*NearestMiss)(nil),                   // 41: weir.admin.v1.NearestMiss
-	(*ListTopKeysRequest)(nil),            // 42: weir.admin.v1.ListTopKeysRequest
-	(*ListTopKeysResponse)(nil),           // 43: weir.admin.v1.ListTopKeysResponse
-	(*TopKey)(nil),                        // 44: weir.admin.v1.TopKey
-	(*ListUsageRequest)(nil),              // 45: weir.admin.v1.ListUsageRequest
-	(*ListUsageResponse)(nil),             // 46: weir.admin.v1.ListUsageResponse
-	(*KeyUsage)(nil),                      // 47: weir.admin.v1.KeyUsage
-	(*Grant)(nil),                         // 48: weir.admin.v1.Grant
-	(*GrantRequest)(nil),                  // 49: weir.admin.v1.GrantRequest
-	(*GrantResponse)(nil),                 // 50: weir.admin.v1.GrantResponse
-	(*GrantedLimit)(nil),                  // 51: weir.admin.v1.GrantedLimit
-	(*ListGrantsRequest)(nil),             // 52: weir.admin.v1.ListGrantsRequest
-	(*ListGrantsResponse)(nil),            // 53: weir.admin.v1.ListGrantsResponse
-	(*RevokeRequest)(nil),                 // 54: weir.admin.v1.RevokeRequest
-	(*RevokeResponse)(nil),                // 55: weir.admin.v1.RevokeResponse
-	(*SetLogLevelRequest)(nil),            // 56: weir.admin.v1.SetLogLevelRequest
-	(*SetLogLevelResponse)(nil),           // 57: weir.admin.v1.SetLogLevelResponse
-	(*ReleaseHolderResponse_Release)(nil), // 58: weir.admin.v1.ReleaseHolderResponse.Release
-	(*durationpb.Duration)(nil),           // 59: google.protobuf.Duration
-	(*structpb.Struct)(nil),               // 60: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil),         // 61: google.protobuf.Timestamp
+	(QuotaState)(0),                       // 4: weir.admin.v1.QuotaState
+	(*Entry)(nil),                         // 5: weir.admin.v1.Entry
+	(*LimitOverride)(nil),                 // 6: weir.admin.v1.LimitOverride
+	(*Descriptor)(nil),                    // 7: weir.admin.v1.Descriptor
+	(*Limit)(nil),                         // 8: weir.admin.v1.Limit
+	(*ScheduleEntry)(nil),                 // 9: weir.admin.v1.ScheduleEntry
+	(*LearnedEstimate)(nil),               // 10: weir.admin.v1.LearnedEstimate
+	(*Table)(nil),                         // 11: weir.admin.v1.Table
+	(*Rule)(nil),                          // 12: weir.admin.v1.Rule
+	(*Holder)(nil),                        // 13: weir.admin.v1.Holder
+	(*Holders)(nil),                       // 14: weir.admin.v1.Holders
+	(*LimitExplanation)(nil),              // 15: weir.admin.v1.LimitExplanation
+	(*Step)(nil),                          // 16: weir.admin.v1.Step
+	(*DescriptorExplanation)(nil),         // 17: weir.admin.v1.DescriptorExplanation
+	(*BucketExplanation)(nil),             // 18: weir.admin.v1.BucketExplanation
+	(*ExplainRequest)(nil),                // 19: weir.admin.v1.ExplainRequest
+	(*ExplainResponse)(nil),               // 20: weir.admin.v1.ExplainResponse
+	(*ResetRequest)(nil),                  // 21: weir.admin.v1.ResetRequest
+	(*ResetResponse)(nil),                 // 22: weir.admin.v1.ResetResponse
+	(*ListHoldersRequest)(nil),            // 23: weir.admin.v1.ListHoldersRequest
+	(*ListHoldersResponse)(nil),           // 24: weir.admin.v1.ListHoldersResponse
+	(*ReleaseHolderRequest)(nil),          // 25: weir.admin.v1.ReleaseHolderRequest
+	(*ReleaseHolderResponse)(nil),         // 26: weir.admin.v1.ReleaseHolderResponse
+	(*ListRulesRequest)(nil),              // 27: weir.admin.v1.ListRulesRequest
+	(*ListRulesResponse)(nil),             // 28: weir.admin.v1.ListRulesResponse
+	(*RulesPage)(nil),                     // 29: weir.admin.v1.RulesPage
+	(*Domain)(nil),                        // 30: weir.admin.v1.Domain
+	(*ReloadRequest)(nil),                 // 31: weir.admin.v1.ReloadRequest
+	(*ReloadResponse)(nil),                // 32: weir.admin.v1.ReloadResponse
+	(*StatusRequest)(nil),                 // 33: weir.admin.v1.StatusRequest
+	(*StatusResponse)(nil),                // 34: weir.admin.v1.StatusResponse
+	(*RequestsStatus)(nil),                // 35: weir.admin.v1.RequestsStatus
+	(*StoreStatus)(nil),                   // 36: weir.admin.v1.StoreStatus
+	(*Latency)(nil),                       // 37: weir.admin.v1.Latency
+	(*WatchRequest)(nil),                  // 38: weir.admin.v1.WatchRequest
+	(*WatchResponse)(nil),                 // 39: weir.admin.v1.WatchResponse
+	(*WatchedRequest)(nil),                // 40: weir.admin.v1.WatchedRequest
+	(*WatchedQuota)(nil),                  // 41: weir.admin.v1.WatchedQuota
+	(*WatchedDescriptor)(nil),             // 42: weir.admin.v1.WatchedDescriptor
+	(*WatchedLimit)(nil),                  // 43: weir.admin.v1.WatchedLimit
+	(*NearestMiss)(nil),                   // 44: weir.admin.v1.NearestMiss
+	(*ListTopKeysRequest)(nil),            // 45: weir.admin.v1.ListTopKeysRequest
+	(*ListTopKeysResponse)(nil),           // 46: weir.admin.v1.ListTopKeysResponse
+	(*TopKey)(nil),                        // 47: weir.admin.v1.TopKey
+	(*ListQuotasRequest)(nil),             // 48: weir.admin.v1.ListQuotasRequest
+	(*ListQuotasResponse)(nil),            // 49: weir.admin.v1.ListQuotasResponse
+	(*Quota)(nil),                         // 50: weir.admin.v1.Quota
+	(*QuotaShare)(nil),                    // 51: weir.admin.v1.QuotaShare
+	(*ListUsageRequest)(nil),              // 52: weir.admin.v1.ListUsageRequest
+	(*ListUsageResponse)(nil),             // 53: weir.admin.v1.ListUsageResponse
+	(*KeyUsage)(nil),                      // 54: weir.admin.v1.KeyUsage
+	(*Grant)(nil),                         // 55: weir.admin.v1.Grant
+	(*GrantRequest)(nil),                  // 56: weir.admin.v1.GrantRequest
+	(*GrantResponse)(nil),                 // 57: weir.admin.v1.GrantResponse
+	(*GrantedLimit)(nil),                  // 58: weir.admin.v1.GrantedLimit
+	(*ListGrantsRequest)(nil),             // 59: weir.admin.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),            // 60: weir.admin.v1.ListGrantsResponse
+	(*RevokeRequest)(nil),                 // 61: weir.admin.v1.RevokeRequest
+	(*RevokeResponse)(nil),                // 62: weir.admin.v1.RevokeResponse
+	(*SetLogLevelRequest)(nil),            // 63: weir.admin.v1.SetLogLevelRequest
+	(*SetLogLevelResponse)(nil),           // 64: weir.admin.v1.SetLogLevelResponse
+	(*ReleaseHolderResponse_Release)(nil), // 65: weir.admin.v1.ReleaseHolderResponse.Release
+	nil,                                   // 66: weir.admin.v1.ListQuotasResponse.RefusedEntry
+	(*durationpb.Duration)(nil),           // 67: google.protobuf.Duration
+	(*structpb.Struct)(nil),               // 68: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil),         // 69: google.protobuf.Timestamp
 }
 var file_weir_admin_v1_admin_proto_depIdxs = []int32{
 	0,   // 0: weir.admin.v1.LimitOverride.unit:type_name -> weir.admin.v1.Unit
-	4,   // 1: weir.admin.v1.Descriptor.entries:type_name -> weir.admin.v1.Entry
-	5,   // 2: weir.admin.v1.Descriptor.limit:type_name -> weir.admin.v1.LimitOverride
-	59,  // 3: weir.admin.v1.Limit.period:type_name -> google.protobuf.Duration
-	59,  // 4: weir.admin.v1.Limit.at_most:type_name -> google.protobuf.Duration
-	10,  // 5: weir.admin.v1.Limit.table:type_name -> weir.admin.v1.Table
-	10,  // 6: weir.admin.v1.Limit.prices:type_name -> weir.admin.v1.Table
-	9,   // 7: weir.admin.v1.Limit.learned:type_name -> weir.admin.v1.LearnedEstimate
-	8,   // 8: weir.admin.v1.Limit.schedule:type_name -> weir.admin.v1.ScheduleEntry
-	7,   // 9: weir.admin.v1.Rule.limits:type_name -> weir.admin.v1.Limit
-	60,  // 10: weir.admin.v1.Rule.metadata:type_name -> google.protobuf.Struct
-	61,  // 11: weir.admin.v1.Holder.begun_at:type_name -> google.protobuf.Timestamp
-	61,  // 12: weir.admin.v1.Holder.until:type_name -> google.protobuf.Timestamp
-	7,   // 13: weir.admin.v1.Holders.limit:type_name -> weir.admin.v1.Limit
-	12,  // 14: weir.admin.v1.Holders.holders:type_name -> weir.admin.v1.Holder
-	7,   // 15: weir.admin.v1.LimitExplanation.limit:type_name -> weir.admin.v1.Limit
-	59,  // 16: weir.admin.v1.LimitExplanation.retry_after:type_name -> google.protobuf.Duration
-	59,  // 17: weir.admin.v1.LimitExplanation.reset_after:type_name -> google.protobuf.Duration
-	13,  // 18: weir.admin.v1.LimitExplanation.holders:type_name -> weir.admin.v1.Holders
-	12,  // 19: weir.admin.v1.LimitExplanation.holder:type_name -> weir.admin.v1.Holder
+	5,   // 1: weir.admin.v1.Descriptor.entries:type_name -> weir.admin.v1.Entry
+	6,   // 2: weir.admin.v1.Descriptor.limit:type_name -> weir.admin.v1.LimitOverride
+	67,  // 3: weir.admin.v1.Limit.period:type_name -> google.protobuf.Duration
+	67,  // 4: weir.admin.v1.Limit.at_most:type_name -> google.protobuf.Duration
+	11,  // 5: weir.admin.v1.Limit.table:type_name -> weir.admin.v1.Table
+	11,  // 6: weir.admin.v1.Limit.prices:type_name -> weir.admin.v1.Table
+	10,  // 7: weir.admin.v1.Limit.learned:type_name -> weir.admin.v1.LearnedEstimate
+	9,   // 8: weir.admin.v1.Limit.schedule:type_name -> weir.admin.v1.ScheduleEntry
+	8,   // 9: weir.admin.v1.Rule.limits:type_name -> weir.admin.v1.Limit
+	68,  // 10: weir.admin.v1.Rule.metadata:type_name -> google.protobuf.Struct
+	69,  // 11: weir.admin.v1.Holder.begun_at:type_name -> google.protobuf.Timestamp
+	69,  // 12: weir.admin.v1.Holder.until:type_name -> google.protobuf.Timestamp
+	8,   // 13: weir.admin.v1.Holders.limit:type_name -> weir.admin.v1.Limit
+	13,  // 14: weir.admin.v1.Holders.holders:type_name -> weir.admin.v1.Holder
+	8,   // 15: weir.admin.v1.LimitExplanation.limit:type_name -> weir.admin.v1.Limit
+	67,  // 16: weir.admin.v1.LimitExplanation.retry_after:type_name -> google.protobuf.Duration
+	67,  // 17: weir.admin.v1.LimitExplanation.reset_after:type_name -> google.protobuf.Duration
+	14,  // 18: weir.admin.v1.LimitExplanation.holders:type_name -> weir.admin.v1.Holders
+	13,  // 19: weir.admin.v1.LimitExplanation.holder:type_name -> weir.admin.v1.Holder
 	1,   // 20: weir.admin.v1.LimitExplanation.holder_status:type_name -> weir.admin.v1.HolderStatus
-	48,  // 21: weir.admin.v1.LimitExplanation.grant:type_name -> weir.admin.v1.Grant
-	11,  // 22: weir.admin.v1.DescriptorExplanation.rule:type_name -> weir.admin.v1.Rule
-	14,  // 23: weir.admin.v1.DescriptorExplanation.limits:type_name -> weir.admin.v1.LimitExplanation
-	15,  // 24: weir.admin.v1.DescriptorExplanation.steps:type_name -> weir.admin.v1.Step
-	48,  // 25: weir.admin.v1.DescriptorExplanation.grant:type_name -> weir.admin.v1.Grant
-	41,  // 26: weir.admin.v1.DescriptorExplanation.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	6,   // 27: weir.admin.v1.ExplainRequest.descriptors:type_name -> weir.admin.v1.Descriptor
-	16,  // 28: weir.admin.v1.ExplainResponse.descriptors:type_name -> weir.admin.v1.DescriptorExplanation
-	28,  // 29: weir.admin.v1.ExplainResponse.domain:type_name -> weir.admin.v1.Domain
-	6,   // 30: weir.admin.v1.ResetRequest.descriptors:type_name -> weir.admin.v1.Descriptor
-	4,   // 31: weir.admin.v1.ListHoldersRequest.entries:type_name -> weir.admin.v1.Entry
-	11,  // 32: weir.admin.v1.ListHoldersResponse.rule:type_name -> weir.admin.v1.Rule
-	13,  // 33: weir.admin.v1.ListHoldersResponse.limits:type_name -> weir.admin.v1.Holders
-	4,   // 34: weir.admin.v1.ReleaseHolderRequest.entries:type_name -> weir.admin.v1.Entry
-	58,  // 35: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
-	28,  // 36: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
-	61,  // 37: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	61,  // 38: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
-	61,  // 39: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
-	61,  // 40: weir.admin.v1.RulesPage.unconfirmed_since:type_name -> google.protobuf.Timestamp
-	11,  // 41: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
-	11,  // 42: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
-	33,  // 43: weir.admin.v1.StatusResponse.requests:type_name -> weir.admin.v1.RequestsStatus
-	34,  // 44: weir.admin.v1.StatusResponse.store:type_name -> weir.admin.v1.StoreStatus
-	27,  // 45: weir.admin.v1.StatusResponse.loads:type_name -> weir.admin.v1.RulesPage
-	35,  // 46: weir.admin.v1.RequestsStatus.latency:type_name -> weir.admin.v1.Latency
-	61,  // 47: weir.admin.v1.StoreStatus.since:type_name -> google.protobuf.Timestamp
-	35,  // 48: weir.admin.v1.StoreStatus.latency:type_name -> weir.admin.v1.Latency
-	4,   // 49: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
-	2,   // 50: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
-	38,  // 51: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
-	61,  // 52: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
-	59,  // 53: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
-	39,  // 54: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
-	4,   // 55: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
-	2,   // 56: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
-	40,  // 57: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
-	41,  // 58: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	7,   // 59: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
-	59,  // 60: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
-	59,  // 61: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
-	3,   // 62: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
-	59,  // 63: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
-	44,  // 64: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
-	59,  // 65: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
-	4,   // 66: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
-	7,   // 67: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
-	59,  // 68: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
-	5,   // 69: weir.admin.v1.TopKey.override:type_name -> weir.admin.v1.LimitOverride
-	47,  // 70: weir.admin.v1.ListUsageResponse.keys:type_name -> weir.admin.v1.KeyUsage
-	61,  // 71: weir.admin.v1.ListUsageResponse.since:type_name -> google.protobuf.Timestamp
-	4,   // 72: weir.admin.v1.KeyUsage.entries:type_name -> weir.admin.v1.Entry
-	7,   // 73: weir.admin.v1.KeyUsage.limit:type_name -> weir.admin.v1.Limit
-	61,  // 74: weir.admin.v1.KeyUsage.until:type_name -> google.protobuf.Timestamp
-	4,   // 75: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
-	61,  // 76: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
-	61,  // 77: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
-	61,  // 78: weir.admin.v1.Grant.from:type_name -> google.protobuf.Timestamp
-	48,  // 79: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
-	48,  // 80: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
-	48,  // 81: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
-	11,  // 82: weir.admin.v1.GrantResponse.rule:type_name -> weir.admin.v1.Rule
-	41,  // 83: weir.admin.v1.GrantResponse.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	51,  // 84: weir.admin.v1.GrantResponse.limits:type_name -> weir.admin.v1.GrantedLimit
-	7,   // 85: weir.admin.v1.GrantedLimit.before:type_name -> weir.admin.v1.Limit
-	7,   // 86: weir.admin.v1.GrantedLimit.after:type_name -> weir.admin.v1.Limit
-	48,  // 87: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
-	48,  // 88: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
-	7,   // 89: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
-	12,  // 90: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
-	1,   // 91: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
-	17,  // 92: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
-	19,  // 93: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
-	25,  // 94: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
-	21,  // 95: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
-	23,  // 96: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
-	36,  // 97: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
-	45,  // 98: weir.admin.v1.AdminService.ListUsage:input_type -> weir.admin.v1.ListUsageRequest
-	42,  // 99: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
-	49,  // 100: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
-	52,  // 101: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
-	54,  // 102: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
-	56,  // 103: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
-	31,  // 104: weir.admin.v1.AdminService.Status:input_type -> weir.admin.v1.StatusRequest
-	29,  // 105: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
-	18,  // 106: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
-	20,  // 107: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
-	26,  // 108: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
-	22,  // 109: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
-	24,  // 110: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
-	37,  // 111: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
-	46,  // 112: weir.admin.v1.AdminService.ListUsage:output_type -> weir.admin.v1.ListUsageResponse
-	43,  // 113: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
-	50,  // 114: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
-	53,  // 115: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
-	55,  // 116: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
-	57,  // 117: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
-	32,  // 118: weir.admin.v1.AdminService.Status:output_type -> weir.admin.v1.StatusResponse
-	30,  // 119: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
-	106, // [106:120] is the sub-list for method output_type
-	92,  // [92:106] is the sub-list for method input_type
-	92,  // [92:92] is the sub-list for extension type_name
-	92,  // [92:92] is the sub-list for extension extendee
-	0,   // [0:92] is the sub-list for field type_name
+	55,  // 21: weir.admin.v1.LimitExplanation.grant:type_name -> weir.admin.v1.Grant
+	12,  // 22: weir.admin.v1.DescriptorExplanation.rule:type_name -> weir.admin.v1.Rule
+	15,  // 23: weir.admin.v1.DescriptorExplanation.limits:type_name -> weir.admin.v1.LimitExplanation
+	16,  // 24: weir.admin.v1.DescriptorExplanation.steps:type_name -> weir.admin.v1.Step
+	55,  // 25: weir.admin.v1.DescriptorExplanation.grant:type_name -> weir.admin.v1.Grant
+	44,  // 26: weir.admin.v1.DescriptorExplanation.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	18,  // 27: weir.admin.v1.DescriptorExplanation.bucket:type_name -> weir.admin.v1.BucketExplanation
+	5,   // 28: weir.admin.v1.BucketExplanation.entries:type_name -> weir.admin.v1.Entry
+	7,   // 29: weir.admin.v1.ExplainRequest.descriptors:type_name -> weir.admin.v1.Descriptor
+	17,  // 30: weir.admin.v1.ExplainResponse.descriptors:type_name -> weir.admin.v1.DescriptorExplanation
+	30,  // 31: weir.admin.v1.ExplainResponse.domain:type_name -> weir.admin.v1.Domain
+	7,   // 32: weir.admin.v1.ResetRequest.descriptors:type_name -> weir.admin.v1.Descriptor
+	5,   // 33: weir.admin.v1.ListHoldersRequest.entries:type_name -> weir.admin.v1.Entry
+	12,  // 34: weir.admin.v1.ListHoldersResponse.rule:type_name -> weir.admin.v1.Rule
+	14,  // 35: weir.admin.v1.ListHoldersResponse.limits:type_name -> weir.admin.v1.Holders
+	5,   // 36: weir.admin.v1.ReleaseHolderRequest.entries:type_name -> weir.admin.v1.Entry
+	65,  // 37: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
+	30,  // 38: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
+	69,  // 39: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	69,  // 40: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
+	69,  // 41: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
+	69,  // 42: weir.admin.v1.RulesPage.unconfirmed_since:type_name -> google.protobuf.Timestamp
+	12,  // 43: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
+	12,  // 44: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
+	35,  // 45: weir.admin.v1.StatusResponse.requests:type_name -> weir.admin.v1.RequestsStatus
+	36,  // 46: weir.admin.v1.StatusResponse.store:type_name -> weir.admin.v1.StoreStatus
+	29,  // 47: weir.admin.v1.StatusResponse.loads:type_name -> weir.admin.v1.RulesPage
+	37,  // 48: weir.admin.v1.RequestsStatus.latency:type_name -> weir.admin.v1.Latency
+	69,  // 49: weir.admin.v1.StoreStatus.since:type_name -> google.protobuf.Timestamp
+	37,  // 50: weir.admin.v1.StoreStatus.latency:type_name -> weir.admin.v1.Latency
+	5,   // 51: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
+	2,   // 52: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
+	40,  // 53: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
+	69,  // 54: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
+	67,  // 55: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
+	42,  // 56: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
+	41,  // 57: weir.admin.v1.WatchedRequest.quota:type_name -> weir.admin.v1.WatchedQuota
+	67,  // 58: weir.admin.v1.WatchedQuota.span:type_name -> google.protobuf.Duration
+	4,   // 59: weir.admin.v1.WatchedQuota.state:type_name -> weir.admin.v1.QuotaState
+	5,   // 60: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
+	2,   // 61: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
+	43,  // 62: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
+	44,  // 63: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	8,   // 64: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
+	67,  // 65: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
+	67,  // 66: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
+	3,   // 67: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
+	67,  // 68: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
+	47,  // 69: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
+	67,  // 70: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
+	5,   // 71: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
+	8,   // 72: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
+	67,  // 73: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
+	6,   // 74: weir.admin.v1.TopKey.override:type_name -> weir.admin.v1.LimitOverride
+	5,   // 75: weir.admin.v1.ListQuotasRequest.entries:type_name -> weir.admin.v1.Entry
+	50,  // 76: weir.admin.v1.ListQuotasResponse.quotas:type_name -> weir.admin.v1.Quota
+	66,  // 77: weir.admin.v1.ListQuotasResponse.refused:type_name -> weir.admin.v1.ListQuotasResponse.RefusedEntry
+	5,   // 78: weir.admin.v1.Quota.entries:type_name -> weir.admin.v1.Entry
+	51,  // 79: weir.admin.v1.Quota.shares:type_name -> weir.admin.v1.QuotaShare
+	5,   // 80: weir.admin.v1.QuotaShare.entries:type_name -> weir.admin.v1.Entry
+	4,   // 81: weir.admin.v1.QuotaShare.state:type_name -> weir.admin.v1.QuotaState
+	67,  // 82: weir.admin.v1.QuotaShare.span:type_name -> google.protobuf.Duration
+	67,  // 83: weir.admin.v1.QuotaShare.reported:type_name -> google.protobuf.Duration
+	67,  // 84: weir.admin.v1.QuotaShare.sent:type_name -> google.protobuf.Duration
+	54,  // 85: weir.admin.v1.ListUsageResponse.keys:type_name -> weir.admin.v1.KeyUsage
+	69,  // 86: weir.admin.v1.ListUsageResponse.since:type_name -> google.protobuf.Timestamp
+	5,   // 87: weir.admin.v1.KeyUsage.entries:type_name -> weir.admin.v1.Entry
+	8,   // 88: weir.admin.v1.KeyUsage.limit:type_name -> weir.admin.v1.Limit
+	69,  // 89: weir.admin.v1.KeyUsage.until:type_name -> google.protobuf.Timestamp
+	5,   // 90: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
+	69,  // 91: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
+	69,  // 92: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
+	69,  // 93: weir.admin.v1.Grant.from:type_name -> google.protobuf.Timestamp
+	55,  // 94: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
+	55,  // 95: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
+	55,  // 96: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
+	12,  // 97: weir.admin.v1.GrantResponse.rule:type_name -> weir.admin.v1.Rule
+	44,  // 98: weir.admin.v1.GrantResponse.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	58,  // 99: weir.admin.v1.GrantResponse.limits:type_name -> weir.admin.v1.GrantedLimit
+	8,   // 100: weir.admin.v1.GrantedLimit.before:type_name -> weir.admin.v1.Limit
+	8,   // 101: weir.admin.v1.GrantedLimit.after:type_name -> weir.admin.v1.Limit
+	55,  // 102: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
+	55,  // 103: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
+	8,   // 104: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
+	13,  // 105: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
+	1,   // 106: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
+	19,  // 107: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
+	21,  // 108: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
+	27,  // 109: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
+	23,  // 110: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
+	25,  // 111: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
+	38,  // 112: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
+	52,  // 113: weir.admin.v1.AdminService.ListUsage:input_type -> weir.admin.v1.ListUsageRequest
+	45,  // 114: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
+	48,  // 115: weir.admin.v1.AdminService.ListQuotas:input_type -> weir.admin.v1.ListQuotasRequest
+	56,  // 116: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
+	59,  // 117: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
+	61,  // 118: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
+	63,  // 119: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
+	33,  // 120: weir.admin.v1.AdminService.Status:input_type -> weir.admin.v1.StatusRequest
+	31,  // 121: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
+	20,  // 122: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
+	22,  // 123: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
+	28,  // 124: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
+	24,  // 125: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
+	26,  // 126: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
+	39,  // 127: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
+	53,  // 128: weir.admin.v1.AdminService.ListUsage:output_type -> weir.admin.v1.ListUsageResponse
+	46,  // 129: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
+	49,  // 130: weir.admin.v1.AdminService.ListQuotas:output_type -> weir.admin.v1.ListQuotasResponse
+	57,  // 131: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
+	60,  // 132: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
+	62,  // 133: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
+	64,  // 134: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
+	34,  // 135: weir.admin.v1.AdminService.Status:output_type -> weir.admin.v1.StatusResponse
+	32,  // 136: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
+	122, // [122:137] is the sub-list for method output_type
+	107, // [107:122] is the sub-list for method input_type
+	107, // [107:107] is the sub-list for extension type_name
+	107, // [107:107] is the sub-list for extension extendee
+	0,   // [0:107] is the sub-list for field type_name
 }
 
 func init() { file_weir_admin_v1_admin_proto_init() }
@@ -5860,13 +6764,14 @@ func file_weir_admin_v1_admin_proto_init() {
 	file_weir_admin_v1_admin_proto_msgTypes[2].OneofWrappers = []any{}
 	file_weir_admin_v1_admin_proto_msgTypes[3].OneofWrappers = []any{}
 	file_weir_admin_v1_admin_proto_msgTypes[10].OneofWrappers = []any{}
-	file_weir_admin_v1_admin_proto_msgTypes[19].OneofWrappers = []any{
+	file_weir_admin_v1_admin_proto_msgTypes[20].OneofWrappers = []any{
 		(*ReleaseHolderRequest_Name)(nil),
 		(*ReleaseHolderRequest_Id)(nil),
 	}
-	file_weir_admin_v1_admin_proto_msgTypes[36].OneofWrappers = []any{}
-	file_weir_admin_v1_admin_proto_msgTypes[40].OneofWrappers = []any{}
-	file_weir_admin_v1_admin_proto_msgTypes[44].OneofWrappers = []any{
+	file_weir_admin_v1_admin_proto_msgTypes[38].OneofWrappers = []any{}
+	file_weir_admin_v1_admin_proto_msgTypes[42].OneofWrappers = []any{}
+	file_weir_admin_v1_admin_proto_msgTypes[46].OneofWrappers = []any{}
+	file_weir_admin_v1_admin_proto_msgTypes[50].OneofWrappers = []any{
 		(*Grant_RequestsPerUnit)(nil),
 		(*Grant_Factor)(nil),
 		(*Grant_Unlimited)(nil),
@@ -5874,14 +6779,14 @@ func file_weir_admin_v1_admin_proto_init() {
 		(*Grant_LargeRequests)(nil),
 		(*Grant_LargeAdd)(nil),
 	}
-	file_weir_admin_v1_admin_proto_msgTypes[52].OneofWrappers = []any{}
+	file_weir_admin_v1_admin_proto_msgTypes[58].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_weir_admin_v1_admin_proto_rawDesc), len(file_weir_admin_v1_admin_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   55,
+			NumEnums:      5,
+			NumMessages:   62,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

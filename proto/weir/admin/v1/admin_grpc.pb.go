@@ -31,6 +31,7 @@ const (
 	AdminService_Watch_FullMethodName         = "/weir.admin.v1.AdminService/Watch"
 	AdminService_ListUsage_FullMethodName     = "/weir.admin.v1.AdminService/ListUsage"
 	AdminService_ListTopKeys_FullMethodName   = "/weir.admin.v1.AdminService/ListTopKeys"
+	AdminService_ListQuotas_FullMethodName    = "/weir.admin.v1.AdminService/ListQuotas"
 	AdminService_Grant_FullMethodName         = "/weir.admin.v1.AdminService/Grant"
 	AdminService_ListGrants_FullMethodName    = "/weir.admin.v1.AdminService/ListGrants"
 	AdminService_Revoke_FullMethodName        = "/weir.admin.v1.AdminService/Revoke"
@@ -75,6 +76,9 @@ type AdminServiceClient interface {
 	// their limit used. INVALID_ARGUMENT for a window that is not kept; UNIMPLEMENTED when this
 	// process tracks no keys.
 	ListTopKeys(ctx context.Context, in *ListTopKeysRequest, opts ...grpc.CallOption) (*ListTopKeysResponse, error)
+	// ListQuotas lists the limits that are divided among Envoys with RLQS, and the part of each Envoy.
+	// INVALID_ARGUMENT for a list that is too long; UNIMPLEMENTED when this process divides no limits.
+	ListQuotas(ctx context.Context, in *ListQuotasRequest, opts ...grpc.CallOption) (*ListQuotasResponse, error)
 	// Grant gives one key of one rule another limit until an instant. The server logs the call.
 	// NOT_FOUND when no rule with a limit matches the entries, INVALID_ARGUMENT for numbers and times
 	// out of bounds, RESOURCE_EXHAUSTED when there are too many grants.
@@ -194,6 +198,16 @@ func (c *adminServiceClient) ListTopKeys(ctx context.Context, in *ListTopKeysReq
 	return out, nil
 }
 
+func (c *adminServiceClient) ListQuotas(ctx context.Context, in *ListQuotasRequest, opts ...grpc.CallOption) (*ListQuotasResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListQuotasResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListQuotas_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) Grant(ctx context.Context, in *GrantRequest, opts ...grpc.CallOption) (*GrantResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GrantResponse)
@@ -290,6 +304,9 @@ type AdminServiceServer interface {
 	// their limit used. INVALID_ARGUMENT for a window that is not kept; UNIMPLEMENTED when this
 	// process tracks no keys.
 	ListTopKeys(context.Context, *ListTopKeysRequest) (*ListTopKeysResponse, error)
+	// ListQuotas lists the limits that are divided among Envoys with RLQS, and the part of each Envoy.
+	// INVALID_ARGUMENT for a list that is too long; UNIMPLEMENTED when this process divides no limits.
+	ListQuotas(context.Context, *ListQuotasRequest) (*ListQuotasResponse, error)
 	// Grant gives one key of one rule another limit until an instant. The server logs the call.
 	// NOT_FOUND when no rule with a limit matches the entries, INVALID_ARGUMENT for numbers and times
 	// out of bounds, RESOURCE_EXHAUSTED when there are too many grants.
@@ -343,6 +360,9 @@ func (UnimplementedAdminServiceServer) ListUsage(context.Context, *ListUsageRequ
 }
 func (UnimplementedAdminServiceServer) ListTopKeys(context.Context, *ListTopKeysRequest) (*ListTopKeysResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTopKeys not implemented")
+}
+func (UnimplementedAdminServiceServer) ListQuotas(context.Context, *ListQuotasRequest) (*ListQuotasResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListQuotas not implemented")
 }
 func (UnimplementedAdminServiceServer) Grant(context.Context, *GrantRequest) (*GrantResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Grant not implemented")
@@ -520,6 +540,24 @@ func _AdminService_ListTopKeys_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_ListQuotas_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListQuotasRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListQuotas(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListQuotas_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListQuotas(ctx, req.(*ListQuotasRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_Grant_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GrantRequest)
 	if err := dec(in); err != nil {
@@ -662,6 +700,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListTopKeys",
 			Handler:    _AdminService_ListTopKeys_Handler,
+		},
+		{
+			MethodName: "ListQuotas",
+			Handler:    _AdminService_ListQuotas_Handler,
 		},
 		{
 			MethodName: "Grant",

@@ -51,7 +51,7 @@ func at(t *testing.T, v any, path ...any) any {
 func TestEnvoyAcceptsEveryBootstrap(t *testing.T) {
 	t.Parallel()
 	envoy := parts.NeedEnvoy(t, parts.RootFor(t)) // nothing else knows all that it refuses
-	for _, file := range []string{"envoy.yaml", "envoy-uds.yaml", "k8s/envoy.yaml", "central/envoy.yaml", "llm/envoy.yaml", "concurrency/envoy.yaml"} {
+	for _, file := range []string{"envoy.yaml", "envoy-uds.yaml", "k8s/envoy.yaml", "central/envoy.yaml", "llm/envoy.yaml", "concurrency/envoy.yaml", "rlqs/envoy.yaml"} {
 		t.Run(file, func(t *testing.T) {
 			validate := exec.CommandContext(t.Context(), envoy, "--mode", "validate", "--log-level", "warning", "--config-path", file)
 			out, err := validate.CombinedOutput()

@@ -55,6 +55,7 @@ func TestRuleFilesLoadWithoutAWarningAndEnvoyNamesTheirDomain(t *testing.T) {
 		{"k8s/envoy.yaml", "k8s/rules"},
 		{"llm/envoy.yaml", "llm/rules"},
 		{"concurrency/envoy.yaml", "concurrency/rules"},
+		{"rlqs/envoy.yaml", "rlqs/rules"},
 		{"llm-routes/envoy.yaml", "llm-routes/rules"},
 	}
 	for _, test := range tests {
@@ -63,7 +64,7 @@ func TestRuleFilesLoadWithoutAWarningAndEnvoyNamesTheirDomain(t *testing.T) {
 			domain := ""
 			for _, filter := range as[list](t, readYAML(t, test.bootstrap), "static_resources", "listeners", 0, "filter_chains", 0, "filters", 0,
 				"typed_config", "http_filters") {
-				if as[table](t, filter)["name"] == "envoy.filters.http.ratelimit" {
+				if name := as[table](t, filter)["name"]; name == "envoy.filters.http.ratelimit" || name == "envoy.filters.http.rate_limit_quota" {
 					domain = as[string](t, filter, "typed_config", "domain")
 				}
 			}

@@ -16,7 +16,7 @@ var invitations embed.FS
 func invitationTo(example string) (string, error) {
 	text, err := invitations.ReadFile("invitations/" + cmp.Or(example, "edge") + ".txt")
 	if err != nil {
-		return "", fmt.Errorf("there is no example %q, only llm and concurrency", example)
+		return "", fmt.Errorf("there is no example %q, only llm, concurrency and rlqs", example)
 	}
 	return string(text), nil
 }

@@ -3,7 +3,8 @@
 // prints requests to try, and ends everything on Ctrl-C or SIGTERM.
 //
 // With `-example llm` the rules and the bootstrap come from deploy/llm, and the backend answers as
-// a language model does. With `-example concurrency` both come from deploy/concurrency.
+// a language model does. With `-example concurrency` both come from deploy/concurrency. With
+// `-example rlqs` both come from deploy/rlqs, and two Envoys share the limits.
 //
 // Run demo inside the repository (`make demo`). Demo exits 0 after a signal, and 1 when a part
 // could not be started or ended by itself; the error names the part.
@@ -44,7 +45,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	binary := flags.String("sidecar", "", "`path` of the sidecar; built when empty")
-	name := flags.String("example", "", "`folder` of deploy with another example: llm or concurrency")
+	name := flags.String("example", "", "`folder` of deploy with another example: llm, concurrency or rlqs")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
@@ -55,7 +56,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := checkFree(ports()); err != nil {
+	needed := ports()
+	if *name == "rlqs" {
+		needed = append(needed, secondPorts()...)
+	}
+	if err := checkFree(needed); err != nil {
 		return err
 	}
 	dir, err := os.MkdirTemp("", "weir-demo-")
@@ -78,7 +83,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 			return quiet(ctx, err)
 		}
 	}
-	s := stage{example: filepath.Join(root, "deploy", *name), dir: dir, sidecar: *binary, envoy: envoy, invitation: invitation}
+	s := stage{two: *name == "rlqs", example: filepath.Join(root, "deploy", *name), dir: dir, sidecar: *binary, envoy: envoy, invitation: invitation}
 	return quiet(ctx, serve(ctx, s, stdout))
 }
 
@@ -97,6 +102,7 @@ type stage struct {
 	sidecar    string // the binary
 	envoy      string // the binary
 	invitation string // the text with requests to try
+	two        bool   // Envoys, of which the second one has other ports
 }
 
 // serve starts the parts one after the other, prints the requests to try, and waits.
@@ -119,6 +125,13 @@ func serve(ctx context.Context, s stage, stdout io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, end(envoy.Process)) }()
+	second := envoy
+	if s.two {
+		if second, err = startSecond(starting, s); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, end(second.Process)) }()
+	}
 
 	go warn(ctx, sidecar.Process, stdout)
 	fmt.Fprint(stdout, s.invitation)
@@ -130,9 +143,28 @@ func serve(ctx context.Context, s stage, stdout io.Writer) (err error) {
 		return fmt.Errorf("the sidecar has ended by itself; its last lines:\n%s", sidecar.Tail(20))
 	case <-envoy.Exited():
 		return fmt.Errorf("Envoy has ended by itself; its last lines:\n%s", envoy.Tail(20))
+	case <-second.Exited():
+		return fmt.Errorf("the second Envoy has ended by itself; its last lines:\n%s", second.Tail(20))
 	case err := <-backend.Ended():
 		return fmt.Errorf("the backend has ended by itself: %w", err)
 	}
+}
+
+// startSecond starts the second Envoy.
+func startSecond(ctx context.Context, s stage) (*parts.Envoy, error) {
+	first, err := os.ReadFile(filepath.Join(s.example, "envoy.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(s.dir, "second")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	config := filepath.Join(dir, "envoy.yaml")
+	if err := os.WriteFile(config, []byte(secondEnvoy(string(first))), 0o600); err != nil {
+		return nil, err
+	}
+	return parts.StartEnvoy(ctx, s.envoy, config, dir)
 }
 
 // warn prints the warnings and errors of the sidecar's log until the sidecar ends or ctx is done.

@@ -16,7 +16,7 @@ func TestDeps(t *testing.T) {
 }
 
 func TestEveryExampleHasAnInvitation(t *testing.T) {
-	for _, example := range []string{"", "llm", "concurrency"} {
+	for _, example := range []string{"", "llm", "concurrency", "rlqs"} {
 		text, err := invitationTo(example)
 		if err != nil || !strings.Contains(text, "localhost:10000") {
 			t.Errorf("example %q: got %q and error %v, want requests to try", example, text, err)

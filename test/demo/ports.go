@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 )
 
 // A port is an address that a part of the demo listens on, as its configuration says.
@@ -39,4 +40,15 @@ func checkFree(ports []port) error {
 		}
 	}
 	return errors.Join(taken...)
+}
+
+// secondPorts are the ports of the second Envoy.
+func secondPorts() []port {
+	return []port{{":10001", "the second Envoy"}, {"127.0.0.1:9902", "the second Envoy's admin page"}}
+}
+
+// secondEnvoy returns the bootstrap of a second Envoy: the first one with other ports and another
+// name.
+func secondEnvoy(first string) string {
+	return strings.NewReplacer("port_value: 10000", "port_value: 10001", "port_value: 9901", "port_value: 9902", "edge-1", "edge-2").Replace(first)
 }

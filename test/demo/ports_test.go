@@ -2,6 +2,9 @@ package main
 
 import (
 	"net"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -31,5 +34,27 @@ func TestCheckFreeNamesEveryTakenPortAndWhoNeedsIt(t *testing.T) {
 		if !strings.Contains(lines[i], p.address) || !strings.Contains(lines[i], p.owner) {
 			t.Errorf("got %q, want the address %s and its owner, %s", lines[i], p.address, p.owner)
 		}
+	}
+}
+
+func TestTheSecondEnvoyDiffersInItsPortsAndItsName(t *testing.T) {
+	first, err := os.ReadFile(filepath.Join("..", "..", "deploy", "rlqs", "envoy.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var changed []string
+	second := strings.Split(secondEnvoy(string(first)), "\n")
+	for i, line := range strings.Split(string(first), "\n") {
+		if second[i] != line {
+			changed = append(changed, strings.TrimSpace(second[i]))
+		}
+	}
+	want := []string{
+		"address: { socket_address: { address: 127.0.0.1, port_value: 9902 } }",
+		"address: { socket_address: { address: 0.0.0.0, port_value: 10001 } }",
+		"- { key: x-weir-envoy, value: edge-2 }",
+	}
+	if !slices.Equal(changed, want) {
+		t.Errorf("got %q, want %q", changed, want)
 	}
 }

@@ -23,6 +23,12 @@ func deployed(t *testing.T, elements ...string) string {
 // backend's at host:port, and timeouts that are long enough for a busy machine.
 func withPorts(t *testing.T, backend, file string, replacements ...string) string {
 	t.Helper()
+	return onFreePorts(t, backend, file, append(replacements, "timeout: 0.050s", "timeout: 10s")...)
+}
+
+// onFreePorts is withPorts for a bootstrap without a timeout.
+func onFreePorts(t *testing.T, backend, file string, replacements ...string) string {
+	t.Helper()
 	_, port, err := net.SplitHostPort(backend)
 	if err != nil {
 		t.Fatal(err)
@@ -31,7 +37,6 @@ func withPorts(t *testing.T, backend, file string, replacements ...string) strin
 		"address: 0.0.0.0, port_value: 10000", "address: 127.0.0.1, port_value: 0",
 		"port_value: 9901", "port_value: 0",
 		"port_value: 18080", "port_value: "+port,
-		"timeout: 0.050s", "timeout: 10s",
 	)
 	text := ""
 	for line := range strings.Lines(parts.Read(t, deployed(t, file))) {

@@ -42,6 +42,7 @@ type outbox struct {
 
 	resetCount atomic.Uint64 // resets that have begun
 	settled    chan struct{} // holds a value after the end of the last call under way
+	back       chan struct{} // holds a value after Redis was found back
 }
 
 type shard struct {
@@ -302,6 +303,18 @@ func (o *outbox) endReset(key []byte, failed bool) {
 	o.in(key, func(b *owed.Book) { b.EndReset(key, failed) })
 }
 
+// returned has all that waits be sent at once, as Redis is back. The sooner all processes have told
+// their hits, the less a bucket gains in Redis and in hits that are owed.
+func (o *outbox) returned() {
+	o.mu.Lock()
+	o.failed, o.backoff, o.next = false, 0, time.Time{}
+	o.mu.Unlock()
+	select {
+	case o.back <- struct{}{}:
+	default:
+	}
+}
+
 // run sends at each tick until ctx ends, and then all that is left.
 func (o *outbox) run(ctx context.Context) {
 	tick := time.NewTicker(outboxTick)
@@ -312,6 +325,8 @@ func (o *outbox) run(ctx context.Context) {
 			if o.due(now) {
 				o.sendSome(now, outboxPerTick, false)
 			}
+		case <-o.back:
+			o.sendSome(time.Now(), outboxPerTick, false)
 		case <-ctx.Done():
 			o.finish()
 			return

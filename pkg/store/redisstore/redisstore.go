@@ -129,7 +129,7 @@ func newStore(o Options, connect func(redis.Target) connection) (*Store, error) 
 
 // newStoreOf returns a store whose outbox does not run.
 func newStoreOf(all *servers) *Store {
-	s := &Store{outbox: &outbox{servers: all, settled: make(chan struct{}, 1)}}
+	s := &Store{outbox: &outbox{servers: all, settled: make(chan struct{}, 1), back: make(chan struct{}, 1)}}
 	s.pool.New = func() any { return new(transaction) }
 	s.waits.New = func() any { return newWait() }
 	return s
@@ -266,6 +266,7 @@ func (s *Store) Await(ctx context.Context, shard int) error {
 	now := s.clocks()
 	s.regained.Store(&now)
 	s.fleet.returned()
+	s.outbox.returned()
 	return nil
 }
 

@@ -114,10 +114,13 @@ func (b *breaker) enter(charges []store.Charge, in []*phase) []*phase {
 	return b.enterUnless(charges, in, func(*phase) bool { return false })
 }
 
-// enterTransaction is enter for a transaction. While other processes may have hits of an outage
-// that the store has not counted, the local store decides where these hits matter.
+// enterTransaction is enter for a transaction. Other processes may have hits of an outage that the
+// store has not counted. Then the local store decides begins of holders alone, and all requests
+// while the circuit is half-open. Of the others see Store.fits.
 func (b *breaker) enterTransaction(charges []store.Charge, in []*phase) []*phase {
-	return b.enterUnless(charges, in, func(p *phase) bool { return p.tells() && outlast(charges) })
+	return b.enterUnless(charges, in, func(p *phase) bool {
+		return p.tells() && outlast(charges) && (p.state == HalfOpen || store.Holds(charges))
+	})
 }
 
 func (b *breaker) enterUnless(charges []store.Charge, in []*phase, refuses func(*phase) bool) []*phase {

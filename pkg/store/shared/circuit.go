@@ -39,6 +39,7 @@ const (
 	defaultFailingFor = 25 * time.Millisecond
 	defaultMinOpen    = 100 * time.Millisecond
 	defaultMaxOpen    = 400 * time.Millisecond // and defaultMinOpen of half-open: half a second
+	probePause        = time.Millisecond       // for each process between two probes
 )
 
 // pace is how fast the state changes. A zero field means the default.
@@ -60,7 +61,7 @@ var (
 //	           open the circuit, and so does a silence of the shard.
 //	open       The shard is not asked. After an interval a goroutine calls Await.
 //	           After a success the circuit is half-open. After a failure the
-//	           interval doubles, from pace.minOpen to pace.maxOpen.
+//	           interval doubles, from pace.minOpen to longestWait.
 //	half-open  One request at a time may ask the shard; the others go on without it.
 //	           Three successes in a row close the circuit. A good Await does so too,
 //	           if no request comes for pace.minOpen. A failure opens the circuit,
@@ -277,7 +278,7 @@ func (c *circuit) change(p *phase, to State, reason error) {
 		if p.state == Closed {
 			n.away, n.decided = now, c.metrics.decided()
 		}
-		n.wait = min(max(2*p.wait, c.pace.minOpen), c.pace.maxOpen)
+		n.wait = min(max(2*p.wait, c.pace.minOpen), c.longestWait())
 		n.next = now.Add(n.wait - rand.N(n.wait/4+1)) // many processes should not probe in step
 	}
 	if to == Open && p.state != Open {
@@ -294,6 +295,16 @@ func (c *circuit) change(p *phase, to State, reason error) {
 	case c.changed <- struct{}{}:
 	default: // the watcher has not looked yet
 	}
+}
+
+// longestWait returns the longest interval between two probes. The processes of a small fleet probe
+// often, so that they find the store back at nearly the same time. Between the first and the last
+// one a bucket gains twice: in the store, and in the hits that others owe.
+func (c *circuit) longestWait() time.Duration {
+	if n := c.fleet(); n > 1 {
+		return min(max(c.pace.minOpen, time.Duration(n)*probePause), c.pace.maxOpen)
+	}
+	return c.pace.maxOpen
 }
 
 // watch logs the changes of state after the phase logged, and probes when that is due, until ctx

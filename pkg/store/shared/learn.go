@@ -95,13 +95,19 @@ func (s *Store) learnLease(c *store.Charge, told *store.State, to *algorithms.De
 }
 
 // goOn has the local store go on from the states of an answer. The other policies need no states
-// there. While other processes may have holders to tell, the local store decides begins by the
-// share of this process. The end of a holder leaves no state.
+// there. While other processes may have hits or holders to tell, the states lack these: see
+// keepShare.
 func (s *Store) goOn(q *question, admitted bool) {
-	told, telling := false, slices.ContainsFunc(q.phases, (*phase).tells)
+	switch {
+	case !slices.ContainsFunc(q.phases, (*phase).tells):
+	case q.divided():
+		s.keepShare(q, admitted)
+	default:
+		return
+	}
+	told := false
 	for n := range q.rest {
-		c := &q.rest[n]
-		if !isLocal(c) || telling && c.IsEnd() {
+		if !isLocal(&q.rest[n]) {
 			q.states[n].Now = 0
 		}
 		told = told || q.states[n].Now != 0

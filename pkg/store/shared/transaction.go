@@ -75,10 +75,11 @@ func (r *round) decide(index int, t *store.Transaction, now time.Time) (decided 
 		if deadline, has := t.Ctx.Deadline(); !has || deadline.Sub(now) >= leastTime {
 			q.phases = s.breaker.enterTransaction(q.rest, q.phases[:0])
 		}
-		if len(q.phases) > 0 {
+		if len(q.phases) > 0 && s.fits(q) {
 			r.ask(q, t)
 			return false
 		}
+		leave(q.phases)
 		t.Admitted, t.Err = s.without(q.rest, q.decisions, nil)
 	}
 	s.finish(q, t)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
@@ -45,6 +46,45 @@ func (s *Store) without(charges []store.Charge, decisions []algorithms.Decision,
 	}
 	s.metrics.carried.Add(carried)
 	return admitted, nil
+}
+
+// divided reports whether others may still use their parts of the limits alone, after an outage.
+// The processes learn one after the other that all have told their hits. The first ones then use
+// the whole limit, and the last one still has its part. So until then both stores must admit a
+// request: the local store by the share of this process, and the remote store by all hits.
+func (q *question) divided() bool {
+	return !q.holds && slices.ContainsFunc(q.phases, (*phase).tells) && outlast(q.rest)
+}
+
+// fits reports whether the share of this process admits a question, if that has to admit it.
+func (s *Store) fits(q *question) bool {
+	if !q.divided() {
+		return true
+	}
+	w := s.substitute(q.rest, s.breaker.share())
+	defer s.put(w)
+	err := s.local.Peek(context.Background(), w.charges, q.decisions)
+	return err == nil && store.Admitted(w.charges, q.decisions)
+}
+
+// keepShare has the local store count an answer about a divided question. The states of the answer
+// lack hits that others have yet to tell. So the local store goes on from those states only which
+// have fewer hits left than the local ones.
+func (s *Store) keepShare(q *question, admitted bool) {
+	w := s.substitute(q.rest, s.breaker.share())
+	defer s.put(w)
+	here := make([]algorithms.Decision, len(q.rest))
+	if !admitted {
+		for n := range w.charges {
+			w.charges[n].Hits = 0
+		}
+	}
+	_, err := store.Take(context.Background(), s.local, w.charges, here)
+	for n := range q.rest {
+		if by := uint64(units(q.rest[n].Limit)); err != nil || here[n].Remaining <= q.decisions[n].Remaining*by {
+			q.states[n].Now = 0
+		}
+	}
 }
 
 // countDivided counts the charges that the local store has denied although their hits are left: the

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/weirproxy/weir/bench/program"
+	"github.com/weirproxy/weir/test/parts"
+	"github.com/weirproxy/weir/test/promise"
+)
+
+// A few seconds on a machine that may be busy: the limit holds, and most of it is used.
+func TestEightEnvoysKeepALimit(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes some seconds")
+	}
+	const root = "../.."
+	o := options{lasts: 12 * time.Second, warm: 2 * time.Second, envoy: parts.NeedEnvoy(t, root)}
+	var err error
+	if o.sidecar, err = program.Sidecar(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	r := row{limit: bucket(500, 100, time.Second), rate: each(100)}
+	v, err := measure(t.Context(), root, &r, &o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%+v", v)
+	if v.over > 0 || v.failed > 0 || v.admitted < v.expected/2 {
+		t.Errorf("got %+v", v)
+	}
+}
+
+func TestAVerdictComesFromRequestsAndAnswers(t *testing.T) {
+	c := &client{waits: []time.Duration{3 * time.Millisecond, time.Millisecond, 2 * time.Millisecond}, failures: 4}
+	for i := range 5 { // all at once
+		c.all = append(c.all, promise.Request{Sent: int64(time.Second), Received: int64(time.Second) + int64(i), Keys: []int{0}, Admitted: true})
+	}
+	var v verdict
+	v.judge(&row{limit: bucket(1, 2, time.Second)}, []*client{c}, time.Unix(0, 0))
+	if v.admitted != 5 || v.expected != 2 || v.over != 3 || v.failed != 4 || v.median != 2*time.Millisecond || v.longest != 3*time.Millisecond {
+		t.Errorf("got %+v", v)
+	}
+}
+
+func TestArgumentsAreBounded(t *testing.T) {
+	for _, args := range [][]string{{"-lasts=0s"}, {"-warm=-1s"}, {"-lasts=1s", "-warm=1s"}, {"-row=("}, {"-row=magic"}, {"more"}, {"-nonsense"}} {
+		if _, err := parse(args, io.Discard); err == nil {
+			t.Errorf("parse(%q): got no error", args)
+		}
+	}
+	if o, err := parse([]string{"-row=few|rare", "--", "--log-level=debug"}, io.Discard); err != nil || len(o.more) != 1 || !o.row.MatchString("rare") || o.row.MatchString("rarely") {
+		t.Errorf("parse: got %+v, %v", o, err)
+	}
+}
+
+func TestABootstrapHasItsAddresses(t *testing.T) {
+	text := parts.Read(t, "../../test/e2e/testdata/rlqs.yaml.tmpl")
+	got := configure(text, "127.0.0.1:1234", "127.0.0.1:5678", "/clusters.json")
+	for _, part := range []string{"port_value: 1234", "port_value: 5678", "/clusters.json", "x-block"} {
+		if strings.Count(got, part) != 1 {
+			t.Errorf("%q is not there once", part)
+		}
+	}
+}

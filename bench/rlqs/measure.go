@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weirproxy/weir/bench/drive"
+	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/test/promise"
+)
+
+// verdict is a row as the clients saw it.
+type verdict struct {
+	admitted, expected, over, failed int
+	median, longest                  time.Duration // from a first request to a first answer with 200
+	cpu                              float64       // milliseconds in a second
+}
+
+// client sends the requests of one Envoy, and notes each answer.
+type client struct {
+	url   string
+	begun time.Time
+	http  *http.Client
+	slots chan struct{} // of requests in flight
+
+	mu       sync.Mutex // guards the rest
+	all      []promise.Request
+	asked    int64 // when the first request of a bucket was sent; 0: none
+	waits    []time.Duration
+	failures int
+}
+
+const inFlight = 64
+
+func clientOf(connections int) *http.Client {
+	return &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{MaxConnsPerHost: connections, MaxIdleConnsPerHost: connections}}
+}
+
+func newRequest(ctx context.Context, url string) (*http.Request, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err == nil {
+		r.Header.Set("X-Tenant", "acme")
+	}
+	return r, err
+}
+
+// run sends requests at random instants until the context ends, and waits for the answers.
+func (c *client) run(ctx context.Context, rate func(at time.Duration) float64) {
+	var open sync.WaitGroup
+	for next := time.Duration(0); ctx.Err() == nil; {
+		r := rate(next)
+		if r == 0 {
+			next += 10 * time.Millisecond
+		} else {
+			next += time.Duration(rand.ExpFloat64() / r * float64(time.Second))
+		}
+		if early := next - time.Since(c.begun); early > 0 && !drive.Pause(ctx, early) {
+			break
+		}
+		if r > 0 {
+			c.slots <- struct{}{}
+			open.Go(func() {
+				c.one(context.WithoutCancel(ctx))
+				<-c.slots
+			})
+		}
+	}
+	open.Wait()
+}
+
+func (c *client) one(ctx context.Context) {
+	r, err := newRequest(ctx, c.url)
+	if err != nil {
+		return
+	}
+	now := func() int64 { return c.begun.UnixNano() + int64(time.Since(c.begun)) } // a wall clock may be set
+	sent := now()
+	c.mu.Lock()
+	if c.asked == 0 {
+		c.asked = sent
+	}
+	c.mu.Unlock()
+	a, err := c.http.Do(r)
+	received := now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err == nil {
+		err = a.Body.Close()
+	}
+	if err != nil || a.StatusCode != http.StatusOK && a.StatusCode != http.StatusTooManyRequests {
+		c.failures++
+		return
+	}
+	admitted := a.StatusCode == http.StatusOK
+	if admitted && c.asked > 0 {
+		c.waits = append(c.waits, time.Duration(received-c.asked))
+		c.asked = -1
+	}
+	c.all = append(c.all, promise.Request{Sent: sent, Received: received, Keys: []int{0}, Admitted: admitted})
+}
+
+// measure runs a row.
+func measure(ctx context.Context, root string, r *row, o *options) (v verdict, err error) {
+	dir, err := os.MkdirTemp("", "rlqs")
+	if err != nil {
+		return v, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	w, err := start(ctx, root, dir, r.rules(), o)
+	defer w.close()
+	if err != nil {
+		return v, err
+	}
+	run, cancel := context.WithTimeout(ctx, o.lasts)
+	defer cancel()
+	before, err := drive.CPU(w.sidecar.PID())
+	if err != nil {
+		return v, err
+	}
+	sidecar, begun := w.sidecar, time.Now()
+	var running sync.WaitGroup
+	all := make([]*client, envoys)
+	for i := range all {
+		c := &client{url: w.urls[i], begun: begun, http: clientOf(inFlight), slots: make(chan struct{}, inFlight)}
+		all[i] = c
+		running.Go(func() { c.run(run, func(at time.Duration) float64 { return r.rate(i, at) }) })
+	}
+	var faulty error
+	if r.fault != nil {
+		running.Go(func() { faulty = r.happen(run, w) })
+	}
+	running.Wait()
+	if err := errors.Join(faulty, context.Cause(ctx)); err != nil {
+		return v, err
+	}
+	if sidecar == w.sidecar {
+		after, err := drive.CPU(w.sidecar.PID())
+		if err != nil {
+			return v, err
+		}
+		v.cpu = (after - before).Seconds() * 1000 / time.Since(begun).Seconds()
+	}
+	v.judge(r, all, begun.Add(o.warm))
+	return v, nil
+}
+
+// happen lets the fault happen again and again.
+func (r *row) happen(ctx context.Context, w *world) error {
+	for n := 0; drive.Pause(ctx, r.every); n++ {
+		if err := r.fault(ctx, w, n); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("fault %d: %w", n, err)
+		}
+	}
+	return nil
+}
+
+func (v *verdict) judge(r *row, all []*client, since time.Time) {
+	var history []promise.Request
+	var waits []time.Duration
+	for _, c := range all {
+		history, waits = append(history, c.all...), append(waits, c.waits...)
+		v.failed += c.failures
+	}
+	count := promise.Judge([]algorithms.Limit{r.limit}, history, since.UnixNano())[0]
+	v.admitted, v.expected, v.over = count.Admitted, count.Expected, count.Over
+	if slices.Sort(waits); len(waits) > 0 {
+		v.median, v.longest = waits[len(waits)/2].Round(time.Millisecond/10), waits[len(waits)-1].Round(time.Millisecond/10)
+	}
+}

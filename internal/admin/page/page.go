@@ -114,6 +114,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) { p.handler.Ser
 func (p *Page) index(w http.ResponseWriter, r *http.Request) {
 	ctx := r.Context()
 	_, keys := p.options.Service.ListTopKeys(ctx, &adminv1.ListTopKeysRequest{Most: 1})
+	_, quotas := p.options.Service.ListQuotas(ctx, &adminv1.ListQuotasRequest{Most: 1})
 	_, grants := p.options.Service.ListGrants(ctx, &adminv1.ListGrantsRequest{Most: 1})
 	title, class := "Weir", ""
 	if p.options.Host != "" {
@@ -122,7 +123,7 @@ func (p *Page) index(w http.ResponseWriter, r *http.Request) {
 	for _, part := range []struct {
 		name string
 		has  bool
-	}{{"keys", built(keys)}, {"grants", built(grants)}, {"login", p.options.Tokens != nil}} {
+	}{{"keys", built(keys)}, {"grants", built(grants)}, {"quotas", built(quotas)}, {"login", p.options.Tokens != nil}} {
 		if !part.has {
 			class += " no-" + part.name
 		}

@@ -612,6 +612,9 @@ setInterval(() => {
     askMostDenied();
     allKeys.refresh(); for (const row of rows.values()) { if (row.keys) row.keys.refresh(); if (row.usage) row.usage.refresh(); } }
 }, 2000);
+const hasQuotas = has('quotas');
+setInterval(() => { if (asks() && hasQuotas) refreshQuotas(); }, 2000);
+if (hasQuotas) refreshQuotas();
 setInterval(() => { if (asks()) refreshGrants(); }, 5000);
 if (hasKeys) allKeys.refresh();
 refreshGrants();

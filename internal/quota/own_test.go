@@ -128,7 +128,7 @@ func (s *schedule) divideBeside() {
 		s.d.SetLimit(s.limit, s.now)
 	}
 	if s.back > 0 && s.now >= s.back {
-		if s.back = 0; s.count.window > 0 && s.now < s.first {
+		if s.back = 0; s.count.window == 0 || s.now < s.first {
 			s.count.spend(-s.spent[0], s.now)
 		}
 	}

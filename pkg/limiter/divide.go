@@ -12,7 +12,6 @@ import (
 type Dividend struct {
 	Rule   *descriptors.Rule
 	Base   string             // all entries with one Base share one count; "" where nothing is limited
-	Keys   []string           // of the counts of Limits
 	Limits []algorithms.Limit // all hold; none: everything passes
 }
 
@@ -53,7 +52,6 @@ func (l *Limiter) Dividend(domain string, entries []Entry) (Dividend, error) {
 	}
 	for i := range v.charges {
 		of.Limits = append(of.Limits, v.charges[i].Limit)
-		of.Keys = append(of.Keys, string(v.charges[i].Key))
 	}
 	if len(v.charges) > 0 {
 		of.Base = string(v.terms[0].limit.Base(v.charges[0].Key))

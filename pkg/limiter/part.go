@@ -25,7 +25,7 @@ type partLimit struct {
 	suffix string
 }
 
-// partSuffix and the number of a partLimit make the key of its states from the key of a limit.
+// partSuffix and the number of a partLimit make the key of its states from the base of the keys.
 const partSuffix = "#part/"
 
 // divided is the parts of a limiter.
@@ -42,23 +42,23 @@ func (p *Part) Asked() uint64 { return p.asked.Load() }
 // partShards is the number of parts of a partTable. A change copies one.
 const partShards = 1024
 
-// partTable finds the part of a key by the hash of the key. Readers take no lock.
+// partTable finds a part by the base of the keys of its limits. Readers take no lock.
 type partTable [partShards]atomic.Pointer[map[string]*Part]
 
-func (t *partTable) of(c *store.Charge) *Part {
-	if all := t[c.Hash%partShards].Load(); all != nil {
-		return (*all)[string(c.Key)]
+func (t *partTable) of(base []byte) *Part {
+	if all := t[store.HashOf(base)%partShards].Load(); all != nil {
+		return (*all)[string(base)]
 	}
 	return nil
 }
 
-func (t *partTable) set(key string, p *Part) {
-	shard, next := &t[store.HashOf([]byte(key))%partShards], make(map[string]*Part)
+func (t *partTable) set(base string, p *Part) {
+	shard, next := &t[store.HashOf([]byte(base))%partShards], make(map[string]*Part)
 	if all := shard.Load(); all != nil {
 		maps.Copy(next, *all)
 	}
-	if next[key] = p; p == nil {
-		delete(next, key)
+	if next[base] = p; p == nil {
+		delete(next, base)
 	}
 	if shard.Store(&next); len(next) == 0 {
 		shard.Store(nil)
@@ -66,15 +66,14 @@ func (t *partTable) set(key string, p *Part) {
 }
 
 // SetPart gives a part the limit, a token bucket, for requests that begin from now on. The part
-// holds for all requests that are charged for one of the keys, of one rule. The bucket is a new
-// one, which starts full, or empty. The part must not be of other keys.
-func (l *Limiter) SetPart(p *Part, keys []string, limit algorithms.Limit, empty bool) {
+// holds for all requests with charges under keys with the base, also after a change of the rules, see
+// [descriptors.Limit.Base]. The bucket is a new one, which starts full, or empty. The part must not
+// be of another base.
+func (l *Limiter) SetPart(p *Part, base string, limit algorithms.Limit, empty bool) {
 	next := &partLimit{descriptors.Limit{Limit: limit}, partSuffix + strconv.FormatUint(l.divided.last.Add(1), 36)}
 	if empty && limit.Requests > 0 {
-		for _, key := range keys {
-			c := [1]store.Charge{{Key: []byte(key + next.suffix), Limit: limit, Hits: int64(limit.Capacity()), Mode: store.Shadow}}
-			l.store.TakeNow(c[:], make([]algorithms.Decision, 1))
-		}
+		c := [1]store.Charge{{Key: []byte(base + next.suffix), Limit: limit, Hits: int64(limit.Capacity()), Mode: store.Shadow}}
+		l.store.TakeNow(c[:], make([]algorithms.Decision, 1))
 	}
 	p.current.Store(next)
 	l.divided.mu.Lock()
@@ -84,42 +83,39 @@ func (l *Limiter) SetPart(p *Part, keys []string, limit algorithms.Limit, empty 
 		t = new(partTable)
 		l.divided.table.Store(t)
 	}
-	for _, key := range keys {
-		t.set(key, p)
-	}
+	t.set(base, p)
 }
 
-// EndPart ends the part of these keys.
-func (l *Limiter) EndPart(keys []string) {
+// EndPart ends the part of a base, which has one.
+func (l *Limiter) EndPart(base string) {
 	l.divided.mu.Lock()
 	defer l.divided.mu.Unlock()
-	for _, key := range keys {
-		l.divided.table.Load().set(key, nil)
-	}
+	l.divided.table.Load().set(base, nil)
 }
 
 // part adds the charge of the part that the descriptor's limits have, if they have one.
 func (l *Limiter) part(c *charging, all *partTable) {
 	v := c.verdict
 	s := &v.Statuses[c.at]
-	for i := s.charge; i < len(v.charges); i++ {
-		p := all.of(&v.charges[i])
-		if p == nil {
-			continue
-		}
-		now, like := p.current.Load(), v.charges[i]
-		from := len(v.keys)
-		v.keys = append(append(v.keys, like.Key...), now.suffix...)
-		key := v.keys[from:]
-		v.charges = append(v.charges, store.Charge{
-			Key: key, Hash: store.HashOf(key), Limit: now.limit.Limit, Hits: s.Hits,
-			Rule: like.Rule, Mode: like.Mode, OnError: like.OnError, Exact: true,
-		})
-		v.terms = append(v.terms, term{limit: &now.limit, hits: s.Hits, part: true})
-		if s.Hits > 0 && !v.explains {
-			p.asked.Add(uint64(s.Hits))
-		}
+	if s.charge == len(v.charges) {
 		return
+	}
+	like := v.charges[s.charge]
+	base := v.terms[s.charge].limit.Base(like.Key)
+	p := all.of(base)
+	if p == nil {
+		return
+	}
+	now, from := p.current.Load(), len(v.keys)
+	v.keys = append(append(v.keys, base...), now.suffix...)
+	key := v.keys[from:]
+	v.charges = append(v.charges, store.Charge{
+		Key: key, Hash: store.HashOf(key), Limit: now.limit.Limit, Hits: s.Hits,
+		Rule: like.Rule, Mode: like.Mode, OnError: like.OnError, Exact: true,
+	})
+	v.terms = append(v.terms, term{limit: &now.limit, hits: s.Hits, part: true})
+	if s.Hits > 0 && !v.explains {
+		p.asked.Add(uint64(s.Hits))
 	}
 }
 

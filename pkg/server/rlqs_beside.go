@@ -15,20 +15,20 @@ type beside struct {
 	domain  string
 	entries []limiter.Entry // in the order of the rules
 	limits  []algorithms.Limit
-	keys    []string
+	base    string
 	part    limiter.Part
 	client  *quota.Client
 	asked   uint64 // that the division has seen
 	start   quota.Start
-	until   time.Duration // then start.First ends, and the spent hits are of the past
-	back    time.Duration // when the counts of windows get the spent hits back; 0: they have them
+	until   time.Duration // then start.First ends, and the spent hits of a window are of the past
+	back    time.Duration // when the counts get the spent hits back; 0: they have them
 }
 
 // part makes a division of a limit. The hits that its counts have left pay for it. Nil: it must
 // begin a moment later.
 func (q *quotas) part(domain string, entries []limiter.Entry, of *limiter.Dividend, limit quota.Limit, now time.Duration) *divided {
 	d := &divided{due: now, rule: countOfRule{of.Rule.Domain, of.Rule.Path}}
-	d.beside = beside{domain: domain, entries: slices.Clone(entries), limits: of.Limits, keys: of.Keys}
+	d.beside = beside{domain: domain, entries: slices.Clone(entries), limits: of.Limits, base: of.Base}
 	b := &d.beside
 	counts, ok := q.left(b)
 	if !ok {
@@ -72,7 +72,7 @@ func (q *quotas) publish(d *divided, o *quota.Order) {
 			limit.Burst = 0
 		}
 	}
-	q.limiter.SetPart(&d.beside.part, d.beside.keys, limit, o.Empty)
+	q.limiter.SetPart(&d.beside.part, d.beside.base, limit, o.Empty)
 	d.Acknowledge(o.Client, o.Seq, q.now())
 }
 
@@ -90,7 +90,7 @@ func (q *quotas) account(d *divided, now time.Duration) {
 	b.back = 0
 	back := make([]int64, len(b.limits))
 	for i := range back {
-		if b.limits[i].Algorithm == algorithms.FixedWindow && now < b.until {
+		if b.limits[i].Algorithm == algorithms.TokenBucket || now < b.until {
 			back[i] = -b.start.Spend[i]
 		}
 	}
@@ -108,6 +108,6 @@ func (q *quotas) unite(d *divided, now time.Duration) bool {
 	if counts, ok := q.left(b); ok && !q.limiter.Spend(b.domain, b.entries, d.End(counts, now)) {
 		return false
 	}
-	q.limiter.EndPart(b.keys)
+	q.limiter.EndPart(b.base)
 	return true
 }

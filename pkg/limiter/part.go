@@ -67,8 +67,8 @@ func (t *partTable) set(base string, p *Part) {
 
 // SetPart gives a part the limit, a token bucket, for requests that begin from now on. The part
 // holds for all requests with charges under keys with the base, also after a change of the rules,
-// see [descriptors.Limit.Base]. The bucket is a new one, which starts full, or empty. The part must not
-// be of another base.
+// see [descriptors.Limit.Base]. The bucket is a new one, which starts full, or empty. The part must
+// not be of another base.
 func (l *Limiter) SetPart(p *Part, base string, limit algorithms.Limit, empty bool) {
 	next := &partLimit{descriptors.Limit{Limit: limit}, partSuffix + strconv.FormatUint(l.divided.last.Add(1), 36)}
 	if empty && limit.Requests > 0 {

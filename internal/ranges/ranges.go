@@ -39,8 +39,18 @@ func newAddress(a netip.Addr) address {
 		b := a.As4()
 		return address{high: uint64(binary.BigEndian.Uint32(b[:])) << 32}
 	}
-	b := a.As16()
-	return address{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}
+	return addressOfIPv6(a)
+}
+
+// addressOfIPv6 does not use As16, which copies the two words of an address as one: a processor then
+// waits until all looks before are done.
+func addressOfIPv6(a netip.Addr) address {
+	var words [16]byte
+	b, _ := a.AppendBinary(words[:0])
+	if len(b) != len(words) {
+		return address{} // of an address that is not valid
+	}
+	return address{binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])}
 }
 
 func (a address) compare(b address) int {

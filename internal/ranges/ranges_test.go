@@ -93,7 +93,9 @@ func TestSetFindsTheLongestRangeOfEachAddress(t *testing.T) {
 			netip.MustParseAddr("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"),
 		}
 		for _, p := range all {
-			addresses = append(addresses, edges(p)...)
+			for _, a := range edges(p) {
+				addresses = append(addresses, a, withBitChanged(a, random.IntN(128)), withBitChanged(a, 63), withBitChanged(a, 0))
+			}
 		}
 		for _, a := range addresses {
 			want, has := longest(all, a)
@@ -118,6 +120,14 @@ func TestSetFindsTheLongestRangeOfEachAddress(t *testing.T) {
 			t.Fatalf("%v has another sum in this order", all)
 		}
 	}
+}
+
+// withBitChanged returns an address that differs in one bit.
+func withBitChanged(a netip.Addr, bit int) netip.Addr {
+	b := a.AsSlice()
+	b[bit/8%len(b)] ^= 0x80 >> (bit % 8)
+	changed, _ := netip.AddrFromSlice(b)
+	return changed
 }
 
 func TestCoversSaysWhetherASetHasAllAddresses(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,6 +68,28 @@ func inForce(l *limiter.Limiter) map[string]uint32 {
 	return all
 }
 
+// ranged returns a document of the domain d with a limit for the addresses in ranges.txt.
+func ranged(key string, requests int) string {
+	return fmt.Sprintf("domain: d\ndescriptors:\n- key: %s\n  match: {cidr_file: ranges.txt}\n  rate_limit: {unit: hour, requests_per_unit: %d}\n", key, requests)
+}
+
+// The text of a pattern is its identity, and has no directory: a root that moves keeps its counts.
+func TestTwoFilesOfRangesOfOneNameAtOneKeyAreAMistakeThatSaysSo(t *testing.T) {
+	for other, want := range map[string]string{
+		"11.0.0.0/8\n": `"ip={cidr_file: ranges.txt}" is given twice, first at ROOT/config/a/x.yaml:3, with other ranges in a file of the same name: give one of the two files another name`,
+		"10.0.0.0/8\n": `"ip={cidr_file: ranges.txt}" is given twice, first at ROOT/config/a/x.yaml:3: descriptors side by side must differ in key or value`,
+	} {
+		root := t.TempDir()
+		lay(t, root, map[string]string{
+			"config/a/x.yaml": ranged("ip", 1), "config/a/ranges.txt": "10.0.0.0/8\n", "config/b/x.yaml": ranged("ip", 2), "config/b/ranges.txt": other,
+		})
+		_, _, err := load(t, root, "MERGE_DOMAIN_CONFIG=true")
+		if want = strings.ReplaceAll(want, "ROOT", root); err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("got the mistake %v, want %s", err, want)
+		}
+	}
+}
+
 func TestRuleFilesAreFoundInEveryLayoutInUse(t *testing.T) {
 	tests := map[string]struct {
 		environment []string
@@ -117,6 +140,14 @@ func TestRuleFilesAreFoundInEveryLayoutInUse(t *testing.T) {
 			[]string{"MERGE_DOMAIN_CONFIG=true"},
 			map[string]string{"config/a.yaml": rules("d", "k", 1), "config/b.yaml": rules("d", "l", 2)},
 			map[string]uint32{"d/k": 1, "d/l": 2},
+		},
+		"one domain in two directories, each with ranges of its own": {
+			[]string{"MERGE_DOMAIN_CONFIG=true"},
+			map[string]string{
+				"config/a/x.yaml": ranged("ip", 1), "config/a/ranges.txt": "10.0.0.0/8\n",
+				"config/b/x.yaml": ranged("client", 2), "config/b/ranges.txt": "11.0.0.0/8\n",
+			},
+			map[string]uint32{"d/ip={cidr_file: ranges.txt}": 1, "d/client={cidr_file: ranges.txt}": 2},
 		},
 		"links to files": {
 			nil,

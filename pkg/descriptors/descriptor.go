@@ -128,7 +128,11 @@ func (t *tree) valueOf(fs fields, v value) (text string, at value, ok bool) {
 func (t *tree) add(v value, fs fields, parent, child *node, l Level, label string) {
 	b := parent.branchOf(l.Key)
 	if first := b.find(&l); first != nil {
-		t.fail(v, "%s is given twice%s: descriptors side by side must differ in key or value", quote(label), t.where(", first", first.rule))
+		must := ": descriptors side by side must differ in key or value"
+		if l.Match != nil && !l.Match.hasRangesOf(first.matcher()) { // documents of two directories, with MergeDomains
+			must = ", with other ranges in a file of the same name: give one of the two files another name"
+		}
+		t.fail(v, "%s is given twice%s%s", quote(label), t.where(", first", first.rule), must)
 		return
 	}
 	at := v

@@ -231,6 +231,9 @@ func (p *pattern) level() *Level {
 	return &levels[len(levels)-1]
 }
 
+// matcher returns the match of the last level; nil without.
+func (n *node) matcher() *Matcher { return n.rule.Levels[len(n.rule.Levels)-1].Match }
+
 // shown returns the pattern for a message.
 func (p *pattern) shown() string {
 	if l := p.level(); p.match == nil || len(l.Value) > maxShown {

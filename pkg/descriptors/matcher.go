@@ -272,3 +272,8 @@ func (m *Matcher) appendMeaning(dst []byte) []byte {
 	}
 	return dst
 }
+
+// hasRangesOf reports whether the files of ranges of two patterns of one text have the same ranges.
+func (m *Matcher) hasRangesOf(o *Matcher) bool {
+	return slices.Equal(m.appendMeaning(nil), o.appendMeaning(nil))
+}

@@ -154,7 +154,8 @@ func (r *Reloader) bringLocked(ctx context.Context, documents []descriptors.Sour
 	if len(refused) == 0 {
 		return nil
 	}
-	r.refuseLocked(refused)
+	r.refusal = refused
+	r.refuseLocked()
 	var older, missing []string
 	for _, e := range refused {
 		list := &missing
@@ -166,7 +167,6 @@ func (r *Reloader) bringLocked(ctx context.Context, documents []descriptors.Sour
 		}
 	}
 	r.logRefused(ctx, refused, slog.Any("older_in_force", older), slog.Any("not_in_force", missing))
-	r.refusal = refused
 	return refused
 }
 

@@ -53,6 +53,7 @@ type Reloader struct {
 	attempted reading                       // the mark of the last attempt, successful or not
 	files     []descriptors.Source          // in force; without their data if nothing is pushed
 	waiting   *reading                      // files that do not fit the documents in force; nil: none
+	mistakes  []string                      // of the last files, which are not in force; nil: they are
 	sizes     map[string]int                // of files, by name, in bytes
 	tables    *tables                       // of files; nil before the first
 	requested []descriptors.Source          // the documents of the last Push, refused ones included
@@ -90,7 +91,7 @@ type Status struct {
 	Hash        string    // of the rules in force, see [descriptors.Rules.Hash]; "" before the first
 	LoadedAt    time.Time // when these came into force, or when DoWithoutRules was called before any; else zero
 	AttemptedAt time.Time // of the last load, successful or refused; zero before the first
-	Errors      []string  // the mistakes of the last load; empty after a success
+	Errors      []string  // why the last files, or the last pushed documents, are not in force
 	Warnings    []string  // of the rules in force
 	Loads       uint64    // that succeeded
 	Refusals    uint64    // loads that were refused
@@ -110,12 +111,15 @@ func (r *Reloader) DoWithoutRules() {
 	}
 }
 
-func (r *Reloader) refuseLocked(err error) {
+func (r *Reloader) refuseLocked() {
 	s := r.Status()
-	s.AttemptedAt, s.Errors = time.Now(), reasons(err)
+	s.AttemptedAt, s.Errors = time.Now(), r.errorsLocked()
 	s.Refusals++
 	r.status.Store(&s)
 }
+
+// errorsLocked returns the reasons why files, or pushed documents, are not in force.
+func (r *Reloader) errorsLocked() []string { return slices.Concat(r.mistakes, reasons(r.refusal)) }
 
 // Load is the first load, at the start of a process: as Reload, but the caller reports a refusal.
 func (r *Reloader) Load(ctx context.Context) error {
@@ -195,8 +199,8 @@ func (r *Reloader) attemptLocked(ctx context.Context, read reading) error {
 			r.waiting = &read
 		}
 	}
-	if err != nil {
-		r.refuseLocked(err)
+	if r.mistakes = reasons(err); err != nil {
+		r.refuseLocked()
 		return err
 	}
 	r.keepLocked(read)
@@ -212,7 +216,7 @@ func (r *Reloader) attemptLocked(ctx context.Context, read reading) error {
 // keepLocked keeps the files of a reading, which come into force. r.mu must be held.
 func (r *Reloader) keepLocked(read reading) {
 	r.files, r.tables, r.sizes = slices.Clone(read.sources), read.tables, make(map[string]int, len(read.sources))
-	r.waiting = nil
+	r.waiting, r.mistakes = nil, nil
 	for i := range r.files {
 		r.sizes[r.files[i].Name] = len(r.files[i].Data)
 		if !r.options.Pushed { // a push judges the files once more
@@ -235,7 +239,7 @@ func (r *Reloader) setLocked(ctx context.Context, rules *descriptors.Rules, warn
 	}
 	r.options.Limiter.SetRules(rules)
 	now := time.Now()
-	s := Status{Hash: rules.Hash(), LoadedAt: now, AttemptedAt: now, Loads: was.Loads + 1, Refusals: was.Refusals}
+	s := Status{Hash: rules.Hash(), LoadedAt: now, AttemptedAt: now, Loads: was.Loads + 1, Refusals: was.Refusals, Errors: r.errorsLocked()}
 	for _, w := range warnings {
 		s.Warnings = append(s.Warnings, w.String())
 	}

@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -84,16 +85,19 @@ func startClient(t *testing.T, p *plane, o Options) *subject {
 	t.Cleanup(w.Close)
 	logger := slog.New(slog.NewTextHandler(t.Output(), nil))
 	r := must.Get(reload.New(reload.Options{Limiter: w.Limiter, Pushed: true, Logger: logger}))(t)
-	if o.Address == "" {
-		o.Address = p.Address
-	}
+	o.Address, o.Logger = cmp.Or(o.Address, p.Address), logger
+	return runClient(t, w.Limiter, r, o)
+}
+
+func runClient(t *testing.T, l *limiter.Limiter, r *reload.Reloader, o Options) *subject {
+	t.Helper()
 	if o.Node.ID == "" {
 		o.Node.ID = node
 	}
 	if o.MinBackoff == 0 {
 		o.MinBackoff, o.MaxBackoff = 5*time.Millisecond, 50*time.Millisecond
 	}
-	o.Push, o.Logger = r.Push, logger
+	o.Push = r.Push
 	c := must.Get(New(o))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -102,7 +106,7 @@ func startClient(t *testing.T, p *plane, o Options) *subject {
 			t.Errorf("Run: %v", err)
 		}
 	})
-	s := &subject{c, w.Limiter, r, func() { cancel(); running.Wait() }}
+	s := &subject{c, l, r, func() { cancel(); running.Wait() }}
 	t.Cleanup(s.stop)
 	return s
 }

@@ -42,8 +42,8 @@ func newAddress(a netip.Addr) address {
 	return addressOfIPv6(a)
 }
 
-// addressOfIPv6 does not use As16, which copies the two words of an address as one: a processor then
-// waits until all looks before are done.
+// addressOfIPv6 does not use As16, which copies the two words of an address as one. A processor
+// then waits until all looks before are done.
 func addressOfIPv6(a netip.Addr) address {
 	var words [16]byte
 	b, _ := a.AppendBinary(words[:0])

@@ -293,7 +293,7 @@ func (p *process) newServers(context.Context) (err error) {
 	s.Limiter, s.Logger, s.Registry, s.Ready = p.limiter, p.Logger, p.registry, p.ready
 	s.JSON.Hosts = p.Hosts
 	if p.stores.redis != nil {
-		s.NoQuotas = "RateLimitQuotaService divides limits of counts in memory; with Redis it does not serve yet"
+		s.Parts = p.stores.redis
 	}
 	s.Tracer, s.Propagator = p.traces.Tracer(), p.traces.Propagator()
 	if p.server, err = server.New(s); err != nil {

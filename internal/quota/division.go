@@ -9,6 +9,7 @@ import (
 // back. Not safe for concurrent use. Make one with New.
 type Division struct {
 	limit   Limit
+	goal    Limit         // at most limit: the clients should have no more
 	level   int64         // to pay for buckets; below 0 only after a limit was lowered
 	at      time.Duration // of level
 	clients []*Client     // in the order in which they came
@@ -74,7 +75,7 @@ type Order struct {
 
 // New returns a division without clients. The level is full.
 func New(l Limit, now time.Duration) *Division {
-	return &Division{limit: l, level: l.Burst, at: now}
+	return &Division{limit: l, goal: l, level: l.Burst, at: now}
 }
 
 // Limit returns the limit.
@@ -82,9 +83,9 @@ func (d *Division) Limit() Limit { return d.limit }
 
 // SetLimit changes the limit from now on. Buckets that were given by the limit before count.
 func (d *Division) SetLimit(l Limit, now time.Duration) {
-	if l != d.limit {
+	if l != d.limit || l != d.goal {
 		d.advance(now)
-		d.limit, d.dirty = l, true
+		d.limit, d.goal, d.dirty = l, l, true
 	}
 }
 
@@ -241,7 +242,7 @@ func (c *Client) rate() int64 { return max(c.bucket.speed, c.before.speed) }
 func (d *Division) free() int64 { return d.limit.Rate - d.rates }
 
 // spare returns the part of the rate that may be given. A part is held back to pay for changes.
-func (d *Division) spare() int64 { return d.free() - d.limit.Rate/32 }
+func (d *Division) spare() int64 { return d.free() - d.limit.Rate + d.goal.Rate - d.goal.Rate/32 }
 
 // room returns the level that fits beside all buckets.
 func (d *Division) room() int64 { return d.limit.Burst - d.tokens }
@@ -275,7 +276,7 @@ func (d *Division) settle(now time.Duration) {
 // aim sets the targets by the demands. Clients without a stream keep their rates.
 func (d *Division) aim() {
 	d.dirty = false
-	rate := d.limit.Rate - d.limit.Rate/32
+	rate := d.goal.Rate - d.goal.Rate/32
 	d.demands = d.demands[:0]
 	for _, c := range d.clients {
 		switch {
@@ -316,14 +317,14 @@ func (d *Division) aim() {
 // once.
 func (d *Division) size(c *Client, rate int64) int64 {
 	if c.idle() {
-		return d.limit.Burst / 32
+		return d.goal.Burst / 32
 	}
-	n, half := int64(len(d.clients)), d.limit.Burst/6
+	n, half := int64(len(d.clients)), d.goal.Burst/6
 	if d.clients[0].idle() {
 		n--
 	}
-	size := half/n + scale(half, time.Duration(rate), time.Duration(max(d.limit.Rate, 1)))
-	return min(max(size/token, 1)*token, d.limit.Burst)
+	size := half/n + scale(half, time.Duration(rate), time.Duration(max(d.goal.Rate, 1)))
+	return min(max(size/token, 1)*token, d.goal.Burst)
 }
 
 // hungry reports whether the client could use a larger rate.
@@ -352,7 +353,7 @@ func (d *Division) place(c *Client, now time.Duration, orders []Order) []Order {
 
 // seats returns how many clients may have a bucket, of at least one token. A limit of few tokens
 // goes to few clients.
-func (d *Division) seats() int { return max(int(d.limit.Burst/token-d.limit.Burst/token/8), 1) }
+func (d *Division) seats() int { return max(int(d.goal.Burst/token-d.goal.Burst/token/8), 1) }
 
 // pay sends a bucket, and debits it. A bucket of the own client that the level cannot pay starts
 // empty.
@@ -401,7 +402,7 @@ func (d *Division) turnTo(c *Client, rate int64, deny bool, now time.Duration, o
 		return d.send(c, Bucket{}, now, orders)
 	case cost <= d.level && max(b.speed-c.bucket.speed, 0) <= d.free():
 		return d.pay(c, b, now, orders)
-	case deny && cost > d.room():
+	case deny && (cost > d.room() || d.free() <= 0):
 		return d.send(c, Bucket{}, now, orders)
 	}
 	return orders
@@ -415,14 +416,14 @@ func (d *Division) lack() (lack int64, waiting bool) {
 		if c.gone || c.leaving || !c.hungry() {
 			continue
 		}
-		if c.bucket.Max == 0 && c.placed {
+		if c.bucket.Max == 0 && c.placed && d.goal.Burst >= token {
 			waiting = true
 		}
 		if r := c.bucket.speed; c.target >= r+r/16 {
 			lack += c.target - r
 		}
 	}
-	return lack - d.limit.Rate/64, waiting
+	return lack - d.goal.Rate/64, waiting
 }
 
 // coming returns the rate that is free when all changes have settled.

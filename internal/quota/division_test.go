@@ -52,26 +52,28 @@ func find(t *testing.T, m mistake, first, runs int) (found bool, last int, reque
 	return false, last - 1, requests
 }
 
-// schedules returns the schedules to run. WEIR_SCHEDULES sets their number, and WEIR_TEST_SEED the
-// number of the first one.
-func schedules(t *testing.T) (first, runs int) {
+// schedulesOf returns the number of the first schedule and of all, in place of usual ones.
+// WEIR_SCHEDULES sets the number of schedules, and WEIR_TEST_SEED the number of the first one.
+func schedulesOf(t *testing.T, usual int) (first, runs int) {
 	t.Helper()
-	if runs = 120; testing.Short() {
-		runs = 30
+	text := os.Getenv("WEIR_SCHEDULES")
+	if text == "" && testing.Short() {
+		return 0, usual / 4
 	}
-	if text := os.Getenv("WEIR_SCHEDULES"); text != "" {
-		var err error
-		if runs, err = strconv.Atoi(text); err != nil {
-			t.Fatalf("WEIR_SCHEDULES: %v", err)
-		}
-		first, _ = strconv.Atoi(os.Getenv("WEIR_TEST_SEED"))
+	if text == "" {
+		return 0, usual
 	}
+	runs, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("WEIR_SCHEDULES: %v", err)
+	}
+	first, _ = strconv.Atoi(os.Getenv("WEIR_TEST_SEED"))
 	return first, runs
 }
 
 func TestNoIntervalHasMoreThanTheLimit(t *testing.T) {
 	t.Parallel()
-	first, runs := schedules(t)
+	first, runs := schedulesOf(t, 120)
 	found, last, requests := find(t, none, first, runs)
 	if found {
 		t.Errorf("schedule %d: an interval has more than burst + rate × length", last)

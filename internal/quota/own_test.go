@@ -178,7 +178,7 @@ func findMixed(t *testing.T, m mistake, first, runs int) (found bool, last int, 
 
 func TestTwoWaysToCountTogetherNeverHaveMoreThanTheLimit(t *testing.T) {
 	t.Parallel()
-	first, runs := schedules(t)
+	first, runs := schedulesOf(t, 120)
 	found, last, requests, passed := findMixed(t, none, first, runs)
 	if found {
 		t.Errorf("schedule %d: an interval has more than burst + rate × length", last)

@@ -71,6 +71,7 @@ type envoyModel struct {
 
 	allowed, denied uint64
 	reportAt        time.Duration
+	weir            *weirModel    // of the stream, or of the last one
 	client          *Client       // of the stream that is open; nil: none
 	cut             bool          // the stream, and there is no other one yet
 	away            time.Duration // until then it reaches nobody
@@ -80,6 +81,7 @@ type envoyModel struct {
 // message is on its way in one direction of a stream.
 type message struct {
 	at              time.Duration
+	weir            *weirModel
 	client          *Client
 	order           Order
 	allowed, denied uint64
@@ -87,13 +89,29 @@ type message struct {
 	leave           bool
 }
 
-// schedule is one run: a division, Envoys and a network that loses, delays and dies.
+// weirModel is a process with a division.
+type weirModel struct {
+	d   *Division
+	due time.Duration
+
+	*sharer // with Redis
+}
+
+// schedule is one run: divisions, Envoys and a network that loses, delays and dies.
 type schedule struct {
+	*weirModel // the first one
+
+	weirs            []*weirModel
+	redis            *redisModel // nil: the first one has the whole limit
+	copies           []*redisModel
+	calls            []*callModel
+	redisBack, quiet time.Duration // until then Redis is away; from then on nothing fails
+	names, runs      int
+	harms            int // ticks between two of a kind
+	whole            Limit
 	random           *rand.Rand
 	mistake          mistake
 	now              time.Duration
-	d                *Division
-	due              time.Duration
 	envoys           []*envoyModel
 	orders           []Order
 	calm             bool // nothing fails
@@ -155,8 +173,9 @@ func (s *schedule) run(duration time.Duration) {
 			s.serve(s.own)
 			s.divideBeside()
 		}
-		if s.d != nil {
-			s.divide()
+		for _, w := range s.weirs {
+			s.share(w)
+			s.divide(w)
 		}
 		if s.now%(10*tick) == 0 {
 			s.cover()
@@ -170,7 +189,7 @@ func (s *schedule) cover() {
 	if s.own != nil && (s.count.window > 0 || s.d == nil) {
 		return
 	}
-	could := float64(s.d.level) / token
+	could := s.unspent()
 	if s.own != nil {
 		could += s.couldOwn()
 	}
@@ -200,24 +219,24 @@ func (s *schedule) tokensOf(e *envoyModel) (sum float64) {
 }
 
 // forget removes clients from the ledger.
-func (s *schedule) forget(gone func(c *Client) bool) {
-	s.d.clients = slices.DeleteFunc(s.d.clients, func(c *Client) bool {
+func (w *weirModel) forget(gone func(c *Client) bool) {
+	w.d.clients = slices.DeleteFunc(w.d.clients, func(c *Client) bool {
 		if gone(c) {
-			s.d.put(c, given{}, given{})
+			w.d.put(c, given{}, given{})
 		}
 		return gone(c)
 	})
 }
 
 // divide steps the division, and posts its orders.
-func (s *schedule) divide() {
+func (s *schedule) divide(w *weirModel) {
 	if s.mistake == liveFromTheSend {
-		s.forget(func(c *Client) bool { return c.gone && s.now >= c.sent+TTL })
+		w.forget(func(c *Client) bool { return c.gone && s.now >= c.sent+TTL })
 	}
-	if s.now < s.due {
+	if w.d == nil || s.now < w.due || !w.works(s.now) {
 		return
 	}
-	s.orders, s.due = s.d.Step(s.now, s.orders[:0])
+	s.orders, w.due = w.d.Step(s.now, s.orders[:0])
 	for _, o := range s.orders {
 		c := o.Client
 		if c.own {
@@ -226,15 +245,15 @@ func (s *schedule) divide() {
 		}
 		switch {
 		case s.mistake == growAtHalf && c.change && o.Bucket.Max > 0:
-			s.d.level += o.Bucket.tokens() / 2
+			w.d.level += o.Bucket.tokens() / 2
 		case s.mistake == forgetFull && c.change && c.before.Max == 0:
-			s.d.level += o.Bucket.tokens()
+			w.d.level += o.Bucket.tokens()
 		case s.mistake == noWaitForTheAck:
-			s.d.Acknowledge(c, o.Seq, s.now)
+			w.d.Acknowledge(c, o.Seq, s.now)
 		}
 		e := c.Tag.(*envoyModel) //nolint:errcheck // a model joins with itself alone
 		if e.client == c {
-			s.post(&e.inbox, message{client: c, order: o})
+			s.post(&e.inbox, message{weir: w, client: c, order: o})
 		}
 	}
 }
@@ -246,29 +265,29 @@ func (s *schedule) deliver(e *envoyModel) {
 			return false
 		}
 		if e.client == m.client { // else nobody is there to acknowledge
-			s.post(&e.outbox, message{client: m.client, ack: m.order.Seq})
+			s.post(&e.outbox, message{weir: m.weir, client: m.client, ack: m.order.Seq})
 		}
 		e.assign(s, m.order)
 		return true
 	})
 	e.outbox = slices.DeleteFunc(e.outbox, func(m message) bool {
 		switch {
-		case m.at > s.now:
+		case m.at > s.now || m.weir.stopped(s.now):
 			return false
 		case m.client.Over():
 			return true
 		case m.leave:
-			s.d.Leave(m.client)
+			m.weir.d.Leave(m.client)
 			if s.mistake == reuseDead {
-				s.forget(func(c *Client) bool { return c == m.client })
+				m.weir.forget(func(c *Client) bool { return c == m.client })
 			}
 		case m.ack > 0:
-			s.due = min(s.due, s.d.Acknowledge(m.client, m.ack, s.now))
+			m.weir.due = min(m.weir.due, m.weir.d.Acknowledge(m.client, m.ack, s.now))
 			return true
 		default:
-			s.d.Report(m.client, m.allowed, m.denied, s.now)
+			m.weir.d.Report(m.client, m.allowed, m.denied, s.now)
 		}
-		s.due = 0
+		m.weir.due = 0
 		return true
 	})
 	if e.assigned && s.now >= e.expires {
@@ -371,10 +390,10 @@ func (s *schedule) arrivals(average float64) (n float64) {
 }
 
 func (e *envoyModel) send(s *schedule) {
-	if e.client == nil {
+	if e.client == nil { // nobody answers
 		return
 	}
-	s.post(&e.outbox, message{client: e.client, allowed: e.allowed, denied: e.denied})
+	s.post(&e.outbox, message{weir: e.weir, client: e.client, allowed: e.allowed, denied: e.denied})
 	e.allowed, e.denied = 0, 0
 }
 
@@ -421,9 +440,12 @@ func (e *envoyModel) join(s *schedule) {
 	if s.d == nil && !s.begin() {
 		return
 	}
-	if e.client == nil || e.client.Over() {
-		e.client = s.d.Join(s.now, e)
-		s.due = 0
+	if e.client == nil {
+		e.weir = s.weirs[s.random.IntN(len(s.weirs))]
+	}
+	if (e.client == nil || e.client.Over()) && !e.weir.stopped(s.now) {
+		e.client = e.weir.d.Join(s.now, e)
+		e.weir.due = 0
 	}
 }
 
@@ -439,7 +461,7 @@ func (s *schedule) die(e *envoyModel) {
 	}
 	lost := func(m message) bool { return s.random.IntN(2) == 0 }
 	e.inbox, e.outbox = slices.DeleteFunc(e.inbox, lost), slices.DeleteFunc(e.outbox, lost)
-	s.post(&e.outbox, message{client: gone, leave: true})
+	s.post(&e.outbox, message{weir: e.weir, client: gone, leave: true})
 	if s.random.IntN(3) == 0 { // the process too; another one begins without an assignment
 		e.known, e.assigned, e.rule = false, false, nil
 		e.allowed, e.denied = 0, 0
@@ -451,7 +473,8 @@ func (s *schedule) die(e *envoyModel) {
 }
 
 func newSchedule(seed uint64, envoys int, l Limit, m mistake) *schedule {
-	s := &schedule{random: rand.New(rand.NewPCG(seed, 27)), mistake: m, d: New(l, 0)}
+	s := &schedule{random: rand.New(rand.NewPCG(seed, 27)), mistake: m, weirModel: &weirModel{d: New(l, 0)}}
+	s.weirs, s.whole = []*weirModel{s.weirModel}, l
 	for range envoys {
 		s.envoys = append(s.envoys, &envoyModel{
 			clock: 1 + (s.random.Float64()*2-1)/drift, workers: make([]worker, 2), rate: 3000,

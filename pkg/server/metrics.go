@@ -63,6 +63,7 @@ func (s *Server) newCollector() prometheus.Collector {
 		metrics.New("rlqs_assigned_hits_per_second", "Rate that Envoys may use now without asking.", "domain", "rule"),
 		metrics.New("rlqs_hits_total", "Hits that Envoys have reported.", "domain", "rule", "code"),
 		metrics.New("rlqs_unsettled", "Assignments that Envoys have not acknowledged, or have only just."),
+		metrics.New("rlqs_redis_calls_total", "Calls to Redis that divide limits of RLQS among processes: answered or failed.", "outcome"),
 		metrics.New("rlqs_refused_total", "Buckets without an assignment, by reason.", "reason"),
 
 		metrics.New("rules", "Rules in force: descriptors with limits or unlimited.", "domain"),

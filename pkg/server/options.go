@@ -54,8 +54,9 @@ type Options struct {
 	// library serves the other methods alone (decision 37).
 	GRPCGo bool
 
-	// NoQuotas is the reason why RateLimitQuotaService refuses its streams; "": it serves.
-	NoQuotas string
+	// Parts is the Redis in which RateLimitQuotaService divides limits among processes; nil: this
+	// process has them whole.
+	Parts Scripts
 
 	TLS *tls.Config // of Serve, except on Unix sockets; nil: no TLS. HTTP has no TLS
 

@@ -46,7 +46,8 @@ type quotas struct {
 
 	limiter *limiter.Limiter
 	logger  *slog.Logger
-	refused string // why there is no service; "" if there is one
+	refused string      // why there is no service; "" if there is one
+	redis   *quotaParts // nil: this process has all limits whole
 	begun   time.Time
 	warned  loglimit.Limiter
 
@@ -73,16 +74,27 @@ type divided struct {
 	rule   countOfRule
 	about  *descriptors.Rule // as it is now
 	due    time.Duration
-	beside beside
+	beside beside // without Redis
+
+	// With Redis.
+	holding *quota.Holding // of the division
+	key     string         // of the division
+	slot    *quotaSlot
+	asked   time.Duration // of the last claim; 0: none
+	known   bool          // the part is, so orders may go out
+	idle    bool          // the last claim had no client
 }
 
 func newQuotas(o *Options) *quotas {
 	q := &quotas{
-		limiter: o.Limiter, logger: o.Logger, refused: o.NoQuotas, begun: time.Now(), divisions: make(map[string]*divided),
+		limiter: o.Limiter, logger: o.Logger, begun: time.Now(), divisions: make(map[string]*divided),
 		streams: make(map[uint64]*quotaStream), counts: make(map[countOfRule]*[2]uint64), turnedOff: make(map[string]uint64),
 		stopped: make(chan struct{}),
 	}
-	if o.GRPCGo && q.refused == "" {
+	if o.Parts != nil {
+		q.redis = newQuotaParts(q, o.Parts)
+	}
+	if o.GRPCGo {
 		q.refused = "RateLimitQuotaService needs Weir's own server of HTTP/2: gRPC's library does not say when an assignment has arrived"
 	}
 	return q
@@ -130,6 +142,9 @@ func (q *quotas) open(s *quotaStream) error {
 	if len(q.streams) >= maxQuotaStreams {
 		return status.Errorf(codes.ResourceExhausted, "more than %d streams of RateLimitQuotaService", maxQuotaStreams)
 	}
+	if q.redis != nil {
+		q.redis.begin()
+	}
 	if q.streams[s.mark] = s; !q.running {
 		q.running = true
 		go q.run()
@@ -149,8 +164,13 @@ func (q *quotas) close(s *quotaStream) {
 	s.signal()
 }
 
-// stop ends run; no division changes any more.
-func (q *quotas) stop() { close(q.stopped) }
+// stop ends run and the calls to Redis; no division changes any more.
+func (q *quotas) stop() {
+	close(q.stopped)
+	if q.redis != nil {
+		q.redis.end()
+	}
+}
 
 // run steps all divisions that are due, until the last stream and the last division have ended.
 func (q *quotas) run() {
@@ -173,6 +193,9 @@ func (q *quotas) step() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
+	if q.redis != nil {
+		q.redis.works(now)
+	}
 	if rules := q.limiter.Rules(); rules != q.rules || now-q.looked >= time.Second {
 		q.rules, q.looked = rules, now
 		for _, s := range q.streams {
@@ -188,10 +211,12 @@ func (q *quotas) step() bool {
 		}
 	}
 	for key, d := range q.divisions {
-		q.account(d, now)
+		if q.redis == nil {
+			q.account(d, now)
+		}
 		if now >= d.due {
 			q.stepOne(d, now)
-			if d.Full(now) && q.unite(d, now) {
+			if q.redis == nil && d.Full(now) && q.unite(d, now) {
 				delete(q.divisions, key)
 			}
 		}
@@ -201,6 +226,12 @@ func (q *quotas) step() bool {
 }
 
 func (q *quotas) stepOne(d *divided, now time.Duration) {
+	if q.redis != nil {
+		if q.redis.works(now); !d.known {
+			d.due = now + time.Second // or with the answer
+			return
+		}
+	}
 	q.orders, d.due = d.Step(now, q.orders[:0])
 	for _, o := range q.orders {
 		if o.Client == d.beside.client {
@@ -252,7 +283,7 @@ func (q *quotas) join(m *member, of *limiter.Dividend, limit quota.Limit, now ti
 		if len(q.divisions) >= maxQuotaBuckets {
 			return fmt.Errorf("more than %d limits are divided", maxQuotaBuckets)
 		}
-		if d = q.part(m.stream.domain, m.stream.entries, of, limit, now); d == nil {
+		if d = q.divide(m.stream, of, limit, now); d == nil {
 			q.looked = 0 // look again at once
 			return nil
 		}
@@ -271,11 +302,26 @@ func (q *quotas) join(m *member, of *limiter.Dividend, limit quota.Limit, now ti
 	if first := &d.beside.start.First; now < d.beside.until {
 		limit.Rate, limit.Burst = min(limit.Rate, first.Rate), min(limit.Burst, first.Burst)
 	}
-	if limit != d.Limit() {
+	switch {
+	case q.redis != nil && limit != d.holding.Whole():
+		d.holding.SetWhole(limit, now)
+		d.due = now
+	case q.redis == nil && limit != d.Limit():
 		d.SetLimit(limit, now)
 		d.due = now
 	}
 	return nil
+}
+
+// divide makes a division of a limit. Nil: it must begin a moment later.
+func (q *quotas) divide(s *quotaStream, of *limiter.Dividend, limit quota.Limit, now time.Duration) *divided {
+	if q.redis == nil {
+		return q.part(s.domain, s.entries, of, limit, now)
+	}
+	d := &divided{rule: countOfRule{of.Rule.Domain, of.Rule.Path}, holding: quota.Hold(limit, now)}
+	d.Division = d.holding.Division
+	q.redis.add(d, of.Base)
+	return d
 }
 
 func (q *quotas) leave(m *member) {
@@ -349,6 +395,10 @@ func (q *quotas) collect(to metrics.Scrape) {
 		rates[d.rule] += float64(d.Rate()) / 1e9
 	}
 	to.Gauge("rlqs_unsettled", float64(unsettled))
+	if q.redis != nil {
+		to.Counter("rlqs_redis_calls_total", q.redis.calls[0], "answered")
+		to.Counter("rlqs_redis_calls_total", q.redis.calls[1], "failed")
+	}
 	for rule, rate := range rates {
 		to.Gauge("rlqs_assigned_hits_per_second", rate, rule.domain, rule.path)
 	}

@@ -239,16 +239,11 @@ func TestALimitIsDividedAmongABoundedNumberOfBuckets(t *testing.T) {
 	})
 }
 
-func TestQuotasAreRefusedWithAReason(t *testing.T) {
+func TestQuotasAreRefusedByTheServerOfGRPC(t *testing.T) {
 	once(t)
-	for want, change := range map[string]func(*Options){
-		"with Redis": func(o *Options) { o.GRPCGo, o.NoQuotas = false, "not with Redis" },
-		"grpc":       func(o *Options) { o.GRPCGo = true },
-	} {
-		_, err := start(t, quotaRulesPlain, change).quotas(t).Recv()
-		if status.Code(err) != codes.Unimplemented {
-			t.Errorf("%s: got %v", want, err)
-		}
+	_, err := start(t, quotaRulesPlain, func(o *Options) { o.GRPCGo = true }).quotas(t).Recv()
+	if status.Code(err) != codes.Unimplemented {
+		t.Errorf("got %v", err)
 	}
 }
 

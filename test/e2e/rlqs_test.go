@@ -63,6 +63,13 @@ func (l *quotaLoad) one(url string) {
 	}
 }
 
+// count returns the number of admitted requests up to now.
+func (l *quotaLoad) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.all)
+}
+
 // over returns the largest number of requests that an interval has beyond burst + rate × length.
 // Only requests that were sent and answered inside an interval count.
 func over(all []admission, rate, burst float64) (most float64) {
@@ -89,7 +96,7 @@ descriptors:
   - key: tenant
     rate_limit: {algorithm: token_bucket, requests_per_unit: %d, unit: second, burst: %d}
 `, rate, burst))
-	config := bootstrap(t, "rlqs.yaml.tmpl", tcpAddress(t, s.GRPC))
+	config := bootstrap(t, "rlqs.yaml.tmpl", []string{tcpAddress(t, s.GRPC)})
 	envoys := []*envoy{startEnvoyOn(t, config), startEnvoyOn(t, config)}
 	l := &quotaLoad{begun: time.Now(), by: make(map[string]int)}
 	var running sync.WaitGroup

@@ -1,0 +1,222 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/weirproxy/weir/internal/loglimit"
+	"github.com/weirproxy/weir/internal/quota"
+)
+
+// Scripts runs scripts in Redis. Safe for concurrent use.
+type Scripts interface {
+	// Run runs a script and returns the texts of its answer. All keys lie in one slot of a cluster.
+	Run(ctx context.Context, script string, keys, args []string) ([]string, error)
+}
+
+// quotaParts divides the limits of quotas among the processes that share a Redis. Each limit has a
+// record there, in one of quotaSlots slots of a cluster. From the first stream on, each slot has a
+// goroutine that calls quota.PartsScript: twice a second, and at once for a new limit.
+type quotaParts struct {
+	of    *quotas
+	redis Scripts
+	name  string // of this process: 8 bytes
+	slots [quotaSlots]*quotaSlot
+	begin func() // starts the goroutines, once
+	ctx   context.Context
+	end   func() // ends them
+
+	// Guarded by quotas.mu.
+	worked time.Duration // when quotas last had time
+	calls  [2]uint64     // with an answer, and without
+	warned loglimit.Limiter
+}
+
+const (
+	quotaSlots     = 8
+	partsEvery     = quota.Call / 2  // between two calls of a limit
+	partsRarely    = 5 * time.Second // the same with many limits and processes
+	partsIdle      = time.Hour       // between two calls without limits, so that the clock stays in Redis
+	partsWork      = time.Millisecond
+	partsWarnEvery = time.Minute
+)
+
+// claimWork is about the time that Redis needs for a limit.
+func claimWork(processes int) time.Duration {
+	return 10*time.Microsecond + time.Duration(processes)*5*time.Microsecond
+}
+
+// quotaSlot is the limits of one slot.
+type quotaSlot struct {
+	parts *quotaParts
+	clock string        // key of the clock of the records, and with a colon the begin of theirs
+	wake  chan struct{} // a limit is new
+	calls uint32        // by the goroutine
+	last  time.Duration // when the last call began
+
+	limits []*divided // guarded by quotas.mu
+}
+
+func newQuotaParts(of *quotas, redis Scripts) *quotaParts {
+	p := &quotaParts{of: of, redis: redis}
+	ctx, cancel := context.WithCancel(context.Background())
+	p.ctx = ctx
+	var name [8]byte
+	_, _ = rand.Read(name[:]) // never fails
+	p.name = string(name[:])
+	for i := range p.slots {
+		p.slots[i] = &quotaSlot{parts: p, clock: fmt.Sprintf("rlqs:{%d}", i), wake: make(chan struct{}, 1)}
+	}
+	var running sync.WaitGroup
+	p.begin = sync.OnceFunc(func() {
+		for _, s := range p.slots {
+			running.Go(func() { s.run(ctx) })
+		}
+	})
+	p.end = func() {
+		cancel()
+		running.Wait()
+	}
+	return p
+}
+
+// add divides a new limit. quotas.mu must be held.
+func (p *quotaParts) add(d *divided, key string) {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(key))
+	d.key, d.slot = key, p.slots[h.Sum32()%quotaSlots]
+	d.slot.limits = append(d.slot.limits, d)
+	d.slot.signal()
+}
+
+func (s *quotaSlot) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// works notes that this process has time. After a stop others may have the parts of this process, so
+// no order goes out before the next answers. quotas.mu must be held.
+func (p *quotaParts) works(now time.Duration) {
+	if now-p.worked > quota.Away {
+		for _, s := range p.slots {
+			for _, d := range s.limits {
+				d.holding.Wake(now)
+				d.known, d.asked = false, 0
+			}
+			s.signal()
+		}
+	}
+	p.worked = now
+}
+
+// run calls Redis until ctx ends.
+func (s *quotaSlot) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.wake:
+		case <-timer.C:
+		}
+		for ctx.Err() == nil && s.call(ctx) {
+		}
+		timer.Reset(partsEvery)
+	}
+}
+
+// call makes one call for the limits that are due, and reports whether more are due.
+func (s *quotaSlot) call(ctx context.Context) (more bool) {
+	begun := s.parts.of.now()
+	s.calls++
+	keys, args, all, more := s.claims()
+	if keys == nil {
+		return false
+	}
+	s.last = begun
+	ctx, cancel := context.WithTimeout(ctx, quota.Call)
+	defer cancel()
+	answers, err := s.parts.redis.Run(ctx, quota.PartsScript, keys, args)
+	if err == nil && len(answers) != len(all) {
+		err = fmt.Errorf("an answer of %d parts to %d claims", len(answers), len(all))
+	}
+	return s.parts.answered(all, answers, begun, err) && more
+}
+
+// claims returns the keys and arguments of a call. The call takes Redis about partsWork, as nobody
+// else is served meanwhile.
+func (s *quotaSlot) claims() (keys, args []string, all []*divided, more bool) {
+	q := s.parts.of
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := q.now()
+	if len(s.limits) == 0 && s.calls > 1 && now < s.last+partsIdle {
+		return nil, nil, nil, false
+	}
+	keys, args = []string{s.clock}, []string{s.parts.name, "0"}
+	work := partsWork
+	for _, d := range s.limits {
+		pause := min(max(time.Duration(len(s.limits)*d.holding.Processes())*4*time.Millisecond, partsEvery), partsRarely)
+		if d.asked > 0 && now < d.asked+pause && (d.known || now < d.asked+partsEvery) {
+			continue
+		}
+		if work <= 0 {
+			return keys, args, all, true
+		}
+		work -= claimWork(d.holding.Processes())
+		d.asked = max(now, 1)
+		keys = append(keys, s.clock+":"+d.key)
+		args = append(args, string(d.holding.Claim(nil, s.calls, now)))
+		d.idle = d.Empty()
+		all = append(all, d)
+	}
+	return keys, args, all, false
+}
+
+// answered takes the answers to a call, and reports whether there are any.
+func (p *quotaParts) answered(all []*divided, answers []string, begun time.Duration, err error) bool {
+	q := p.of
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := q.now()
+	if err == nil && now-begun > quota.Call { // this process was stopped
+		err = context.DeadlineExceeded
+	}
+	if err != nil {
+		p.calls[1]++
+		if _, due := p.warned.Due(partsWarnEvery); due && p.ctx.Err() == nil {
+			q.logger.LogAttrs(p.ctx, slog.LevelWarn,
+				"redis does not divide the limits of RLQS: this process goes on with its parts, and limits that are new here have no assignment",
+				slog.String("error", err.Error()))
+		}
+		return false
+	}
+	p.calls[0]++
+	for i, d := range all {
+		if !d.holding.Answer(answers[i], begun, now) {
+			continue
+		}
+		if d.idle && d.Empty() {
+			d.slot.limits = slices.DeleteFunc(d.slot.limits, func(other *divided) bool { return other == d })
+			delete(q.divisions, d.key)
+			continue
+		}
+		if d.idle { // a client has come meanwhile
+			d.asked = 0
+			d.slot.signal()
+			continue
+		}
+		d.known = true
+		q.stepOne(d, now)
+	}
+	return true
+}

@@ -50,6 +50,7 @@ func newQuotaFleet(b *testing.B, streams, buckets int) *quotaFleet {
 
 // pass lets time pass, and acknowledges all assignments.
 func (f *quotaFleet) pass(b *testing.B, d time.Duration) {
+	b.Helper()
 	f.begun = f.begun.Add(-d)
 	f.step()
 	for _, s := range f.all {
@@ -64,6 +65,7 @@ func (f *quotaFleet) pass(b *testing.B, d time.Duration) {
 
 // report lets a stream report that in five seconds its buckets had a number of requests.
 func (f *quotaFleet) report(b *testing.B, stream int, n uint64) {
+	b.Helper()
 	for _, u := range f.reports[stream].GetBucketQuotaUsages() {
 		u.NumRequestsAllowed = n
 	}

@@ -28,20 +28,20 @@ var PartsScript string
 //
 // # Why all processes together never admit too many
 //
-// A part of the record is at least the limit of the division of its process. A lowered limit counts
-// when the clients have no more. The parts of the record are at most [One] together. A claim has the
-// used part, so a part shrinks in the record only after the buckets of all clients have settled. A
-// part grows in the record before the answer comes. So at every instant all processes use one limit
-// at most, and the proof of the package holds for the sum of all levels. The record has the tokens of
-// the burst that nobody holds. These tokens gain by the rate that nobody holds, and go to a process
-// with its part.
+// A part of the record is at least the limit of the division of its process. A lowered limit
+// counts when the clients have no more. The parts of the record are at most [One] together. A
+// claim has the used part, so a part shrinks in the record only after the buckets of all clients
+// have settled. A part grows in the record before the answer comes. So at every instant all
+// processes use one limit at most, and the proof of the package holds for the sum of all levels.
+// The record has the tokens of the burst that nobody holds. These tokens gain by the rate that
+// nobody holds, and go to a process with its part.
 //
 // Calls and answers may be lost, late or repeated. The process drops an answer that it no longer
 // waits for. The record drops a call that comes after a later one.
 //
-// Others get the part of a process that has not called for a time. In that time its last assignments
-// have expired: see [Dead]. A process that was stopped must call before it sends an order: see
-// [Holding.Wake]. A process that cannot reach Redis keeps its part.
+// Others get the part of a process that has not called for a time. In that time its last
+// assignments have expired: see [Dead]. A process that was stopped must call before it sends an
+// order: see [Holding.Wake]. A process that cannot reach Redis keeps its part.
 //
 // Not safe for concurrent use.
 type Holding struct {
@@ -57,10 +57,12 @@ type Holding struct {
 const (
 	// Call is the longest time from a call to its answer. A later answer does not count.
 	Call = time.Second
-	// Away is the longest time without work after which a process may send orders without another call.
+	// Away is the longest time without work after which a process may send orders without another
+	// call.
 	Away = 2 * time.Second
-	// Dead is the time without a call, while others call, after which others get the part of a process.
-	// A process may call 10 seconds before its last order at the earliest. parts.lua has Dead, too.
+	// Dead is the time without a call, while others call, after which others get the part of a
+	// process. A process may call 10 seconds before its last order at the earliest. parts.lua has
+	// Dead, too.
 	Dead = 40500 * time.Millisecond
 )
 
@@ -79,8 +81,8 @@ func (h *Holding) SetWhole(l Limit, now time.Duration) {
 	h.fit()
 }
 
-// fit lets the limit follow the part. A part that has become smaller counts when the clients have no
-// more. Until then the level can pay for the changes of their buckets.
+// fit lets the limit follow the part. A part that has become smaller counts when the clients have
+// no more. Until then the level can pay for the changes of their buckets.
 func (h *Holding) fit() {
 	goal, l := h.part.of(h.whole), h.limit
 	rate, tokens := l.Rate-h.free(), l.Burst-h.room()

@@ -102,8 +102,8 @@ func (s *quotaSlot) signal() {
 	}
 }
 
-// works notes that this process has time. After a stop others may have the parts of this process, so
-// no order goes out before the next answers. quotas.mu must be held.
+// works notes that this process has time. After a stop others may have the parts of this process,
+// so no order goes out before the next answers. quotas.mu must be held.
 func (p *quotaParts) works(now time.Duration) {
 	if now-p.worked > quota.Away {
 		for _, s := range p.slots {

@@ -9,8 +9,8 @@ import (
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// parted is two sidecars that divide a limit in Redis, each with an Envoy that goes to the other one
-// when its own is gone.
+// parted is two sidecars that divide a limit in Redis, each with an Envoy that goes to the other
+// one when its own is gone.
 type parted struct {
 	sidecars []*sidecar
 	envoys   []*envoy

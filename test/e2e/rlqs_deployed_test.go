@@ -16,6 +16,7 @@ import (
 
 func TestDeployedQuotasGiveTheBusyEnvoyMore(t *testing.T) {
 	t.Parallel()
+	once(t)
 	backend := parts.BackendFor(t)
 	s := startSidecarOn(t, deployed(t, "rlqs", "rules"))
 	_, port, err := net.SplitHostPort(s.GRPC)

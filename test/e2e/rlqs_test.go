@@ -89,6 +89,7 @@ func over(all []admission, rate, burst float64) (most float64) {
 
 func TestTwoEnvoysShareOneLimitByRLQS(t *testing.T) {
 	t.Parallel()
+	once(t)
 	const rate, burst = 60, 40
 	s := startSidecar(t, fmt.Sprintf(`
 domain: edge

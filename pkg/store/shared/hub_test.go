@@ -362,14 +362,14 @@ type fleet struct {
 	procs []*Store
 	size  int                     // that the processes see
 	share func(i int) store.Share // of process i; nil: equal shares
-	told  func(i int) bool        // process i has learned that all have told their hits; nil: it learns nothing
+	told  []atomic.Bool           // process i has learned that all have told their hits
 	log   logtest.Log
 }
 
 // newFleet returns a fleet of n, which knows its size. Call close before the bubble ends.
 func newFleet(t *testing.T, r *rand.Rand, n int, ahead time.Duration) (f *fleet, closeAll func()) {
 	t.Helper()
-	f = &fleet{hub: newHub(ahead), size: n}
+	f = &fleet{hub: newHub(ahead), size: n, told: make([]atomic.Bool, n)}
 	var closes []func()
 	for i := range n {
 		k := &link{hub: f.hub, r: r}
@@ -379,7 +379,7 @@ func newFleet(t *testing.T, r *rand.Rand, n int, ahead time.Duration) (f *fleet,
 				return f.share(i)
 			}
 			return store.Share{From: arc(i%f.size, f.size), To: arc(i%f.size+1, f.size)}
-		}, Told: func() bool { return f.told != nil && f.told(i) }})
+		}, Told: f.told[i].Load})
 		s := must.Get(New(Options{Local: local, Logger: slogTo(&f.log), Remote: remote{o.Remote, &o}}))(t)
 		f.links, f.procs, closes = append(f.links, k), append(f.procs, s), append(closes, s.Close, local.Close)
 	}

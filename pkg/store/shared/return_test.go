@@ -16,13 +16,10 @@ import (
 type beats struct {
 	f    *fleet
 	told []bool // process i has told its hits since the store was away
-	all  []bool // process i has learned that all have
 }
 
 func newBeats(f *fleet) *beats {
-	b := &beats{f: f, told: make([]bool, len(f.procs)), all: make([]bool, len(f.procs))}
-	f.told = func(i int) bool { return b.all[i] }
-	return b
+	return &beats{f: f, told: make([]bool, len(f.procs))}
 }
 
 // beat lets process i tell its hits, and learn of the others.
@@ -31,7 +28,7 @@ func (b *beats) beat(i int) {
 	if b.told[i] {
 		b.f.links[i].flush()
 	}
-	b.all[i] = !slices.Contains(b.told, false)
+	b.f.told[i].Store(!slices.Contains(b.told, false))
 }
 
 // One process has told its hits, and the next one has not. Then a bucket gains twice: in the store,
@@ -101,7 +98,7 @@ func TestAProcessThatLearnsLastAdmitsNothingThatTheFirstOneHasUsed(t *testing.T)
 				for f.procs[0].State() != Closed || f.procs[1].State() != Closed {
 					time.Sleep(time.Millisecond)
 				}
-				f.told = func(i int) bool { return i == 0 }
+				f.told[0].Store(true)
 				f.flush()
 				if got := take(1, 5); got != 5 {
 					t.Errorf("of its part the second process admits %d of 5", got)

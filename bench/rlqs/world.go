@@ -100,8 +100,12 @@ func configure(text, listen, server, clusters string) string {
 	const ingress = "- name: ingress\n    address: { socket_address: { address: 127.0.0.1, port_value: 0 } }"
 	dynamic := fmt.Sprintf("node: { id: rlqs, cluster: rlqs }\ndynamic_resources: { cds_config: { path_config_source: { path: %q } } }\n", clusters)
 	const filter = "- name: envoy.filters.http.rate_limit_quota"
+	begin, rest, _ := strings.Cut(text, "{{- range")
+	_, rest, _ = strings.Cut(rest, "}}\n")
+	loop, rest, _ := strings.Cut(rest, "{{- end}}\n")
+	text = begin + strings.Replace(loop, "{{$priority}}", "0", 1) + rest
 	return dynamic + strings.NewReplacer(ingress, strings.Replace(ingress, "port_value: 0", "port_value: "+port(listen), 1), filter, blockFilter+"          "+filter,
-		"{{.}}", fmt.Sprintf("{ socket_address: { address: 127.0.0.1, port_value: %s } }", port(server))).Replace(text)
+		"{{$address}}", fmt.Sprintf("{ socket_address: { address: 127.0.0.1, port_value: %s } }", port(server))).Replace(text)
 }
 
 // restartSidecar kills the sidecar and starts another one at its address.

@@ -16,7 +16,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"internal/wire/certificates", "internal/regular", "internal/wire", "internal/durations", "internal/headers", "internal/admin", "internal/admin/grants", "internal/printable", "internal/wire/web", "internal/lane", "internal/quota", "internal/wire/laneserver", "internal/lockfile", "internal/loglimit", "internal/metrics", "internal/admin/page", "internal/rawio", "internal/lab/compare", "internal/lab/records", "internal/redis", "internal/rules/reload", "internal/admin/render", "internal/redis/resp", "internal/app", "internal/settings", "internal/snapshots", "internal/ranges", "internal/spelling", "internal/timespan", "internal/zones", "internal/statistics", "internal/top", "internal/tracing", "internal/version", "internal/admin/watch", "internal/rules/xds", "pkg/...", "proto/..."},
+		Own:   []string{"internal/wire/certificates", "internal/regular", "internal/wire", "internal/durations", "internal/headers", "internal/admin", "internal/admin/grants", "internal/printable", "internal/wire/web", "internal/lane", "pkg/quota", "internal/wire/laneserver", "internal/lockfile", "internal/loglimit", "internal/metrics", "internal/admin/page", "internal/rawio", "internal/lab/compare", "internal/lab/records", "internal/redis", "internal/rules/reload", "internal/admin/render", "internal/redis/resp", "internal/app", "internal/settings", "internal/snapshots", "internal/ranges", "internal/spelling", "internal/timespan", "internal/zones", "internal/statistics", "internal/top", "internal/tracing", "internal/version", "internal/admin/watch", "internal/rules/xds", "pkg/...", "proto/..."},
 		Third: []string{},
 		Never: []string{"testing", "github.com/spf13"},
 	})

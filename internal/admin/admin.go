@@ -22,10 +22,10 @@ import (
 
 	"github.com/weirproxy/weir/internal/admin/page"
 	"github.com/weirproxy/weir/internal/admin/watch"
-	"github.com/weirproxy/weir/internal/quota"
 	"github.com/weirproxy/weir/internal/wire"
 	"github.com/weirproxy/weir/internal/zones"
 	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/quota"
 	"github.com/weirproxy/weir/pkg/store"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"

@@ -20,10 +20,10 @@ import (
 	"github.com/weirproxy/weir/internal/loglimit"
 	"github.com/weirproxy/weir/internal/metrics"
 	"github.com/weirproxy/weir/internal/printable"
-	"github.com/weirproxy/weir/internal/quota"
 	"github.com/weirproxy/weir/internal/wire/laneserver"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/quota"
 )
 
 // Bounds of RateLimitQuotaService. A bucket id beyond a bound has no assignment.

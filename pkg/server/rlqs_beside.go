@@ -4,9 +4,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weirproxy/weir/internal/quota"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/quota"
 )
 
 // beside is the requests of RLS in a divided limit: one more client of the division. The bucket of

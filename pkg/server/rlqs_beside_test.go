@@ -10,9 +10,9 @@ import (
 
 	rlqsv3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 
-	"github.com/weirproxy/weir/internal/quota"
 	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/quota"
 )
 
 // spender is an Envoy that spends all that its assignments let it, in virtual time.

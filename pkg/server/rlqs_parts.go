@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/loglimit"
-	"github.com/weirproxy/weir/internal/quota"
+	"github.com/weirproxy/weir/pkg/quota"
 )
 
 // Scripts runs scripts in Redis. Safe for concurrent use.

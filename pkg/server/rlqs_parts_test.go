@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirproxy/weir/internal/quota"
+	"github.com/weirproxy/weir/pkg/quota"
 )
 
 // partsRedis is a Redis that gives one part to each claim, or fails.

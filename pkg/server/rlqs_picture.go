@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/weirproxy/weir/internal/quota"
+	"github.com/weirproxy/weir/pkg/quota"
 )
 
 // maxEnvoyName bounds a name of an Envoy, in bytes.

@@ -12,8 +12,8 @@ import (
 	rlqsv3 "github.com/envoyproxy/go-control-plane/envoy/service/rate_limit_quota/v3"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/weirproxy/weir/internal/quota"
 	"github.com/weirproxy/weir/internal/testing/must"
+	"github.com/weirproxy/weir/pkg/quota"
 )
 
 // named is an Envoy that gives itself a name.

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/weirproxy/weir/internal/quota"
+	"github.com/weirproxy/weir/pkg/quota"
 )
 
 // kinds returns behaviors of Envoy without an assignment, by the header x-kind.

@@ -13,9 +13,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/weirproxy/weir/internal/printable"
-	"github.com/weirproxy/weir/internal/quota"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/quota"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 

@@ -8,8 +8,8 @@ import (
 
 	"google.golang.org/protobuf/encoding/prototext"
 
-	"github.com/weirproxy/weir/internal/quota"
 	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/quota"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 

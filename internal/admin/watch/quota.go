@@ -5,7 +5,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/weirproxy/weir/internal/quota"
+	"github.com/weirproxy/weir/pkg/quota"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 

@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/weirproxy/weir/internal/quota"
 	"github.com/weirproxy/weir/pkg/descriptors"
+	"github.com/weirproxy/weir/pkg/quota"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 

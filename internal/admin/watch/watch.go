@@ -16,9 +16,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/weirproxy/weir/internal/quota"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
+	"github.com/weirproxy/weir/pkg/quota"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 

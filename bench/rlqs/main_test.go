@@ -58,7 +58,10 @@ func TestArgumentsAreBounded(t *testing.T) {
 
 func TestABootstrapHasItsAddresses(t *testing.T) {
 	text := parts.Read(t, "../../test/e2e/testdata/rlqs.yaml.tmpl")
-	got := configure(text, "127.0.0.1:1234", "127.0.0.1:5678", "/clusters.json")
+	got, err := configure(text, "127.0.0.1:1234", "127.0.0.1:5678", "/clusters.json")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, part := range []string{"port_value: 1234", "port_value: 5678", "/clusters.json", "x-block"} {
 		if strings.Count(got, part) != 1 {
 			t.Errorf("%q is not there once", part)

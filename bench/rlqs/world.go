@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"text/template"
 
 	"github.com/weirproxy/weir/test/parts"
 )
@@ -78,7 +79,10 @@ func start(ctx context.Context, root, dir, rules string, o *options) (*world, er
 			return w, err
 		}
 		w.urls = append(w.urls, "http://"+listen)
-		config := configure(string(text), listen, proxy.Address(), w.clusters(i))
+		config, err := configure(string(text), listen, proxy.Address(), w.clusters(i))
+		if err != nil {
+			return w, err
+		}
 		if err := errors.Join(os.WriteFile(w.config(i), []byte(config), 0o600), w.writeClusters(i, nil)); err != nil {
 			return w, err
 		}
@@ -96,16 +100,21 @@ func port(address string) string { return address[strings.LastIndexByte(address,
 
 // configure returns the bootstrap of an Envoy. A request with the header x-block occupies its
 // thread for so many milliseconds. More clusters come from a file.
-func configure(text, listen, server, clusters string) string {
+func configure(text, listen, server, clusters string) (string, error) {
 	const ingress = "- name: ingress\n    address: { socket_address: { address: 127.0.0.1, port_value: 0 } }"
 	dynamic := fmt.Sprintf("node: { id: rlqs, cluster: rlqs }\ndynamic_resources: { cds_config: { path_config_source: { path: %q } } }\n", clusters)
 	const filter = "- name: envoy.filters.http.rate_limit_quota"
-	begin, rest, _ := strings.Cut(text, "{{- range")
-	_, rest, _ = strings.Cut(rest, "}}\n")
-	loop, rest, _ := strings.Cut(rest, "{{- end}}\n")
-	text = begin + strings.Replace(loop, "{{$priority}}", "0", 1) + rest
-	return dynamic + strings.NewReplacer(ingress, strings.Replace(ingress, "port_value: 0", "port_value: "+port(listen), 1), filter, blockFilter+"          "+filter,
-		"{{$address}}", fmt.Sprintf("{ socket_address: { address: 127.0.0.1, port_value: %s } }", port(server))).Replace(text)
+	of, err := template.New("bootstrap").Parse(text)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	address := fmt.Sprintf("{ socket_address: { address: 127.0.0.1, port_value: %s } }", port(server))
+	if err := of.Execute(&b, []string{address}); err != nil {
+		return "", err
+	}
+	return dynamic + strings.NewReplacer(ingress, strings.Replace(ingress, "port_value: 0", "port_value: "+port(listen), 1),
+		filter, blockFilter+"          "+filter).Replace(b.String()), nil
 }
 
 // restartSidecar kills the sidecar and starts another one at its address.

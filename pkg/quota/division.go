@@ -59,8 +59,6 @@ type Client struct {
 	target   int64 // rate
 	reported time.Duration
 	wanted   time.Duration // when the client last had a request
-	Allowed  uint64        // hits that the client has reported
-	Denied   uint64
 }
 
 // Order is a message for a client. The zero Bucket with Abandon says that the client must forget
@@ -98,8 +96,6 @@ func (d *Division) Join(now time.Duration, tag any) *Client {
 
 // Report takes the hits of a client since its last report.
 func (d *Division) Report(c *Client, allowed, denied uint64, now time.Duration) {
-	c.Allowed += allowed
-	c.Denied += denied
 	sum := int64(min(allowed, MostHits) + min(denied, MostHits))
 	if sum > 0 {
 		c.wanted = now

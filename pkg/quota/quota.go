@@ -1,6 +1,6 @@
 // Package quota divides one limit among clients that count by themselves: Envoys with RLQS. A
-// [Division] is the ledger of one limit. A division is a pure
-// machine: reports, acknowledgements and instants in, orders out.
+// [Division] is the ledger of one limit. A division is a pure machine: reports, acknowledgements
+// and instants in, orders out.
 //
 // # Why a division never admits too many
 //

@@ -9,30 +9,30 @@ import (
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
-// observers is the observers of answered requests. The zero value has no observers, and then costs
-// an atomic load for each request. Safe for concurrent use.
-type observers struct {
-	all atomic.Pointer[[]*limiter.Observer] // nil: none. Pointers, so that equal observers are told apart
+// observers is observers of one kind. The zero value has no observers, and then costs an atomic
+// load for each event. Safe for concurrent use.
+type observers[T any] struct {
+	all atomic.Pointer[[]*T] // nil: none. Pointers, so that equal observers are told apart
 
 	mu sync.Mutex // held while all changes
 }
 
 // add adds an observer, and returns the function that removes it. After the removal the observer
-// may still see requests that are being answered.
-func (o *observers) add(one limiter.Observer) (remove func()) {
+// may still see events that are under way.
+func (o *observers[T]) add(one T) (remove func()) {
 	added := &one
-	o.change(func(all []*limiter.Observer) []*limiter.Observer { return append(all, added) })
+	o.change(func(all []*T) []*T { return append(all, added) })
 	return func() {
-		o.change(func(all []*limiter.Observer) []*limiter.Observer {
-			return slices.DeleteFunc(all, func(other *limiter.Observer) bool { return other == added })
+		o.change(func(all []*T) []*T {
+			return slices.DeleteFunc(all, func(other *T) bool { return other == added })
 		})
 	}
 }
 
-func (o *observers) change(to func([]*limiter.Observer) []*limiter.Observer) {
+func (o *observers[T]) change(to func([]*T) []*T) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	var all []*limiter.Observer
+	var all []*T
 	if was := o.all.Load(); was != nil {
 		all = slices.Clone(*was)
 	}
@@ -43,8 +43,9 @@ func (o *observers) change(to func([]*limiter.Observer) []*limiter.Observer) {
 	o.all.Store(&all)
 }
 
-func (o *observers) answered(c *call, err error, took time.Duration) {
-	if all := o.all.Load(); all != nil {
+// answered shows an answered request to the observers.
+func (s *service) answered(c *call, err error, took time.Duration) {
+	if all := s.observers.all.Load(); all != nil {
 		for _, one := range *all {
 			(*one).Observe(limiter.Observed{Begun: c.begun, Took: took, Request: &c.request, Verdict: &c.verdict, Err: err})
 		}

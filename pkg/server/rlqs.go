@@ -51,6 +51,8 @@ type quotas struct {
 	begun   time.Time
 	warned  loglimit.Limiter
 
+	observers observers[func(*quota.Event)]
+
 	mu        sync.Mutex                 // guards the rest. Under mu nothing waits for a client
 	divisions map[string]*divided        // by the key of the count
 	streams   map[uint64]*quotaStream    // by mark
@@ -60,7 +62,6 @@ type quotas struct {
 	rules     *descriptors.Rules         // that the divisions are of
 	looked    time.Duration              // when all limits were looked up
 	orders    []quota.Order              // memory
-	observers []*func(*quota.Event)      // pointers, so that equal observers are told apart
 	running   bool                       // run is
 	stopped   chan struct{}              // closed by stop
 }

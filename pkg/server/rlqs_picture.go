@@ -111,23 +111,16 @@ func (m *member) noteReport(allowed, denied uint64, now time.Duration) {
 }
 
 // ObserveQuotas adds an observer of reports and of assignments, and returns the function that
-// removes the observer. Reports wait for observers: an observer must not block.
+// removes the observer. Reports wait for observers: an observer must not block. An event is valid
+// during the call. After the removal the observer may still see an event that is under way.
 func (s *Server) ObserveQuotas(see func(*quota.Event)) (remove func()) {
-	q, added := s.service.quotas, &see
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.observers = append(slices.Clone(q.observers), added)
-	return func() {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		q.observers = slices.DeleteFunc(slices.Clone(q.observers), func(other *func(*quota.Event)) bool { return other == added })
-	}
+	return s.service.quotas.observers.add(see)
 }
 
 // tell completes an event and gives it to the observers.
 func (m *member) tell(e quota.Event) {
-	q := m.stream.of
-	if len(q.observers) == 0 {
+	observers := m.stream.of.observers.all.Load()
+	if observers == nil {
 		return
 	}
 	e.Envoy, e.At = quota.Envoy{Name: m.stream.name, Peer: m.stream.peer}, time.Now()
@@ -135,7 +128,7 @@ func (m *member) tell(e quota.Event) {
 	if m.division != nil {
 		e.Rule = m.division.about
 	}
-	for _, see := range q.observers {
+	for _, see := range *observers {
 		(*see)(&e)
 	}
 }

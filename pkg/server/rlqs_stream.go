@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"time"
 
@@ -266,35 +267,33 @@ func (s *quotaStream) member(id *rlqsv3.BucketId) *member {
 		s.of.refuse(s, "a bucket id without keys", nil)
 		return nil
 	case n > maxBucketKeys || size > maxBucketText:
-		s.of.refuse(s, "a bucket id of more than 16 keys or 1024 bytes", nil)
+		s.of.refuse(s, fmt.Sprintf("a bucket id of more than %d keys or %d bytes", maxBucketKeys, maxBucketText), nil)
 		return nil
 	}
-	var entries [maxBucketKeys]limiter.Entry
-	name := idOf(id, entries[:0])
+	var memory [maxBucketKeys]limiter.Entry
+	entries := memory[:0]
+	for key, value := range id.GetBucket() {
+		entries = append(entries, limiter.Entry{Key: key, Value: value})
+	}
+	slices.SortFunc(entries, func(a, b limiter.Entry) int { return cmp.Compare(a.Key, b.Key) })
+	name := nameOf(entries)
 	if m := s.members[name]; m != nil {
 		return m
 	}
 	if len(s.members) >= maxStreamBucket || s.of.buckets >= maxQuotaBuckets {
-		s.of.refuse(s, "more than 1000 buckets in a stream, or 10000 in all", nil)
+		s.of.refuse(s, fmt.Sprintf("more than %d buckets in a stream, or %d in all", maxStreamBucket, maxQuotaBuckets), nil)
 		return nil
 	}
-	m := &member{stream: s, id: id}
-	for key, value := range id.GetBucket() {
-		m.entries = append(m.entries, limiter.Entry{Key: key, Value: value})
-	}
+	m := &member{stream: s, id: id, entries: slices.Clone(entries)}
 	s.members[name] = m
 	s.of.buckets++
 	return m
 }
 
-// idOf returns a text that is the same for the same pairs in any order. memory is empty.
-func idOf(id *rlqsv3.BucketId, memory []limiter.Entry) string {
-	for key, value := range id.GetBucket() {
-		memory = append(memory, limiter.Entry{Key: key, Value: value})
-	}
-	slices.SortFunc(memory, func(a, b limiter.Entry) int { return cmp.Compare(a.Key, b.Key) })
+// nameOf returns a text that is another one for other entries.
+func nameOf(entries []limiter.Entry) string {
 	var text []byte
-	for _, e := range memory {
+	for _, e := range entries {
 		text = append(binary.AppendUvarint(text, uint64(len(e.Key))), e.Key...)
 		text = append(binary.AppendUvarint(text, uint64(len(e.Value))), e.Value...)
 	}

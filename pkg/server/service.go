@@ -17,6 +17,7 @@ import (
 	"github.com/weirproxy/weir/internal/durations"
 	"github.com/weirproxy/weir/internal/lane"
 	"github.com/weirproxy/weir/internal/wire"
+	"github.com/weirproxy/weir/pkg/limiter"
 )
 
 // service answers rate limit requests, from gRPC and from /json. All methods are safe for
@@ -33,7 +34,7 @@ type service struct {
 	workers  *workers
 	quotas   *quotas
 
-	observers observers
+	observers observers[limiter.Observer]
 	unknown   unknownDomains
 }
 
@@ -159,7 +160,7 @@ func (s *service) end(c *call, dst []byte, err error) ([]byte, error) {
 	if err == nil && c.verdict.Domain() == nil {
 		s.unknown.note(c, s.options.Limiter.Rules())
 	}
-	s.observers.answered(c, err, took)
+	s.answered(c, err, took)
 	if c.span != nil {
 		endSpan(c.span, c, err)
 	}

@@ -182,7 +182,7 @@ func (o *options) measure(ctx context.Context, p *programs, s spans, stderr io.W
 				continue
 			}
 			fmt.Fprintf(stderr, "versus: round %d of %d, %s\n", number+1, o.rounds, r.name)
-			if err := r.take(ctx, s, number); err != nil {
+			if err := r.take(ctx, all[0], s, number); err != nil {
 				return all, fmt.Errorf("%s: %w", r.name, err)
 			}
 		}

@@ -28,6 +28,7 @@ const (
 	dayKeys     = 64 // of a turn
 	longest     = 5 * time.Second
 	most        = 100 // requests of a write
+	pairs       = 3   // how often a part of a turn asks the bare server and the service in turns
 )
 
 // loads is how many open loops there are.
@@ -38,14 +39,30 @@ func shares() [loads]float64 { return [loads]float64{0.3, 0.6, 0.8} }
 
 // turn is the figures of one turn of a contender.
 type turn struct {
-	server, redis         time.Duration // CPU of a request at steadyRate
-	fullServer, fullRedis time.Duration // CPU of a request in the closed loop
-	capacity              float64       // requests per second of the closed loop
-	p50, p99, p999        [loads]time.Duration
-	denied                int // by the limit that never denies
-	failed                int
-	tally                 tally
+	steady, bareSteady use // at steadyRate, and of the bare server beside it
+	full, bareFull     use // in the closed loop
+	p50, p99, p999     [loads]time.Duration
+	denied             int // by the limit that never denies
+	failed             int
+	tally              tally
 }
+
+// use is the CPU time of a service and of its Redis.
+type use struct {
+	server, redis, took time.Duration
+	requests            int
+}
+
+func (u use) add(v use) use {
+	return use{u.server + v.server, u.redis + v.redis, u.took + v.took, u.requests + v.requests}
+}
+
+// perServer and perRedis are for one request.
+func (u use) perServer() time.Duration { return u.server / time.Duration(max(u.requests, 1)) }
+func (u use) perRedis() time.Duration  { return u.redis / time.Duration(max(u.requests, 1)) }
+
+// rate returns the requests per second.
+func (u use) rate() float64 { return float64(u.requests) / max(u.took.Seconds(), 1e-9) }
 
 // runs are the measurements of a contender.
 type runs struct {
@@ -67,31 +84,26 @@ type spans struct {
 	keys        int
 }
 
-// take measures a turn.
-func (r *runs) take(ctx context.Context, s spans, number int) (err error) {
+// take measures a turn beside the bare server.
+func (r *runs) take(ctx context.Context, bare *runs, s spans, number int) (err error) {
 	t := turn{}
 	if _, err := r.paced(ctx, steadyRate, s.part/4); err != nil { // warm
 		return err
 	}
-	t.server, t.redis, err = r.cpu(func() (int, error) {
-		all, err := r.paced(ctx, steadyRate, s.part)
-		return t.count(all), err
+	t.steady, t.bareSteady, err = r.beside(bare, &t, func(of *runs) ([]drive.Record, error) {
+		return of.paced(ctx, steadyRate, s.part/2)
 	})
 	if err != nil {
 		return err
 	}
-	begun, asked := time.Now(), 0
-	t.fullServer, t.fullRedis, err = r.cpu(func() (int, error) {
-		all, err := r.closed(ctx, s.part, r.free)
-		asked = t.count(all)
-		return asked, err
+	t.full, t.bareFull, err = r.beside(bare, &t, func(of *runs) ([]drive.Record, error) {
+		return of.closed(ctx, s.part/2, of.free)
 	})
 	if err != nil {
 		return err
 	}
-	t.capacity = float64(asked) / time.Since(begun).Seconds()
 	for i, share := range shares() {
-		all, err := r.paced(ctx, max(1, int(share*t.capacity)), s.part)
+		all, err := r.paced(ctx, max(1, int(share*t.full.rate())), s.part)
 		if err != nil {
 			return err
 		}
@@ -126,19 +138,43 @@ func (t *turn) count(all []drive.Record) int {
 	return len(all)
 }
 
-// cpu returns the CPU time of the service and of Redis for each request that ask asks.
-func (r *runs) cpu(ask func() (int, error)) (server, redis time.Duration, err error) {
-	var before, after [2]time.Duration
-	if before, err = r.used(); err != nil {
-		return 0, 0, err
+// beside asks the bare server and the service in turns. The speed of a shared machine changes from
+// one minute to the next, and so changes both. The failures of the service count in t.
+func (r *runs) beside(bare *runs, t *turn, ask func(*runs) ([]drive.Record, error)) (own, other use, err error) {
+	for range pairs {
+		if r != bare {
+			part, err := bare.cpu(new(turn), ask)
+			if err != nil {
+				return own, other, err
+			}
+			other = other.add(part)
+		}
+		part, err := r.cpu(t, ask)
+		if err != nil {
+			return own, other, err
+		}
+		own = own.add(part)
 	}
-	n, err := ask()
+	if r == bare {
+		other = own
+	}
+	return own, other, nil
+}
+
+// cpu returns the use of the requests that ask asks.
+func (r *runs) cpu(t *turn, ask func(*runs) ([]drive.Record, error)) (u use, err error) {
+	before, err := r.used()
 	if err != nil {
-		return 0, 0, err
+		return u, err
 	}
-	after, err = r.used()
-	each := time.Duration(max(n, 1))
-	return (after[0] - before[0]) / each, (after[1] - before[1]) / each, err
+	begun := time.Now()
+	all, err := ask(r)
+	if err != nil {
+		return u, err
+	}
+	took := time.Since(begun)
+	after, err := r.used()
+	return use{after[0] - before[0], after[1] - before[1], took, t.count(all)}, err
 }
 
 // used returns the CPU time of the service and of Redis so far.

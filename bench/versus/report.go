@@ -30,19 +30,19 @@ const tolerance = 0.15
 // pages is the difference of memory in bytes a key that says nothing: a heap grows by pages.
 const pages = 16
 
-// figure is a figure of a turn, as a multiple of the bare server's in the same round.
+// figure is a figure of a turn, as a multiple of the bare server's in the same turn.
 type figure struct {
 	name string
-	of   func(t, bare *turn) float64
+	of   func(t *turn) float64
 }
 
 func figures() []figure {
 	part := func(a, b time.Duration) float64 { return float64(a) / float64(max(b, 1)) }
 	return []figure{
-		{"CPU, steady", func(t, bare *turn) float64 { return part(t.server, bare.server) }},
-		{"Redis, steady", func(t, bare *turn) float64 { return part(t.redis, bare.server) }},
-		{"CPU, closed loop", func(t, bare *turn) float64 { return part(t.fullServer, bare.fullServer) }},
-		{"Redis, closed loop", func(t, bare *turn) float64 { return part(t.fullRedis, bare.fullServer) }},
+		{"CPU, steady", func(t *turn) float64 { return part(t.steady.perServer(), t.bareSteady.perServer()) }},
+		{"Redis, steady", func(t *turn) float64 { return part(t.steady.perRedis(), t.bareSteady.perServer()) }},
+		{"CPU, closed loop", func(t *turn) float64 { return part(t.full.perServer(), t.bareFull.perServer()) }},
+		{"Redis, closed loop", func(t *turn) float64 { return part(t.full.perRedis(), t.bareFull.perServer()) }},
 	}
 }
 
@@ -62,15 +62,14 @@ func names() (all []string) {
 
 // ratiosOf returns the ratios of all services: the median of the rounds. Memory has one value.
 func ratiosOf(all []*runs) (found ratios) {
-	bare := all[0]
 	for _, r := range all {
-		if len(r.turns) == 0 || r == bare {
+		if len(r.turns) == 0 || r.name == bareName {
 			continue
 		}
 		for _, f := range figures() {
 			values := make([]float64, len(r.turns))
 			for i := range r.turns {
-				values[i] = f.of(&r.turns[i], &bare.turns[i])
+				values[i] = f.of(&r.turns[i])
 			}
 			found = append(found, ratio{r.name, f.name, middle(values), slices.Min(values), slices.Max(values)})
 		}
@@ -259,12 +258,12 @@ func absolute(b *strings.Builder, all []*runs) {
 		}
 		capacity := make([]float64, len(r.turns))
 		for i := range r.turns {
-			capacity[i] = r.turns[i].capacity
+			capacity[i] = r.turns[i].full.rate()
 		}
 		row := []string{r.name}
 		for _, d := range []time.Duration{
-			of(func(t *turn) time.Duration { return t.server }), of(func(t *turn) time.Duration { return t.redis }),
-			of(func(t *turn) time.Duration { return t.fullServer }), of(func(t *turn) time.Duration { return t.fullRedis }),
+			of(func(t *turn) time.Duration { return t.steady.perServer() }), of(func(t *turn) time.Duration { return t.steady.perRedis() }),
+			of(func(t *turn) time.Duration { return t.full.perServer() }), of(func(t *turn) time.Duration { return t.full.perRedis() }),
 		} {
 			row = append(row, strings.Replace(program.Microseconds(d, 1)+" µs", "- µs", "–", 1))
 		}

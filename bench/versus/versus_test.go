@@ -103,9 +103,11 @@ func TestGubernatorsAnswersHaveAVerdict(t *testing.T) {
 func some(times int) []*runs {
 	bare, service := &runs{contender: &contender{name: bareName}}, &runs{contender: &contender{name: "a service", redis: true}}
 	for i := range 3 {
-		t := turn{server: time.Duration(100+i) * time.Microsecond, fullServer: 50 * time.Microsecond, capacity: 1000}
+		one := use{server: time.Duration(100+i) * time.Microsecond, took: time.Second, requests: 1}
+		full := use{server: 50 * time.Microsecond, took: time.Second, requests: 1}
+		t := turn{steady: one, bareSteady: one, full: full, bareFull: full}
 		bare.turns = append(bare.turns, t)
-		t.server, t.redis, t.tally = t.server*time.Duration(times), 20*time.Microsecond, tally{asked: 9, admitted: 5, over: 1}
+		t.steady.server, t.steady.redis, t.tally = one.server*time.Duration(times), 20*time.Microsecond, tally{asked: 9, admitted: 5, over: 1}
 		service.turns = append(service.turns, t)
 	}
 	service.bytes = memory{server: 1234, redis: 56}

@@ -38,6 +38,9 @@ while position <= #request do
   end
 end
 
+-- Without memory Redis refuses a command that may need memory. But a script goes on if it has
+-- removed something before. Redis would apply some requests, while others are decided without
+-- Redis. So the first command that writes is one that may need memory.
 local values = {}
 for key = 1, #KEYS do
   local by, was, is = kept_by[key], before[key], state[key]
@@ -65,6 +68,7 @@ for key = 1, #KEYS do
         redis.call('SET', KEYS[key], raw, 'PXAT', string.format('%d', floor((math.min(by.idle(is, period_of[key]), EXACT) + 999) / 1000) + later))
       end
     elseif was ~= '' then
+      redis.call('SETRANGE', KEYS[key], 0, '') -- changes nothing
       redis.call('DEL', KEYS[key])
     end
   end

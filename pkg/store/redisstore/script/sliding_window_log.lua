@@ -196,30 +196,36 @@ if general % 2 == 1 or general % 8 >= 4 then
   end
 end
 
--- apply changes the list as the state says, and returns the instant from which the key is idle.
+-- apply changes the list as the state says, and returns the instant from which the key is idle. The
+-- first command that writes is one that Redis refuses without memory: see apply.lua.
 function algorithm.apply(g, s)
-  local added, refunded = s[1], s[2]
-  if g.len > 0 then
-    redis.call('RPOP', g.key)
-    if g.first > 0 then redis.call('LTRIM', g.key, g.first, -1) end
-    g.hits, g.len = g.live, g.len - g.first
+  local added, refunded, place = s[1], s[2], g.len -- place of the first element that changes
+  local newest, hits, back, sum, entries = 0, 0, 0, g.live, {} -- the newest entry with hits, and the elements from place on
+  while place > g.first and hits == 0 do
+    place = place - 1
+    newest, hits = unpack(ENTRY, redis.call('LINDEX', g.key, place - g.len - 1))
+    back = math.min(hits, refunded)
+    hits, refunded, sum = hits - back, refunded - back, sum - back
   end
-  local newest, hits, entries = 0, 0, {} -- the newest entry with hits, and the entries to push
-  while g.len > 0 and hits == 0 do
-    newest, hits = unpack(ENTRY, redis.call('RPOP', g.key))
-    local back = math.min(hits, refunded)
-    hits, refunded, g.hits, g.len = hits - back, refunded - back, g.hits - back, g.len - 1
+  if hits + added == 0 then
+    if g.len > 0 then
+      redis.call('LSET', g.key, -1, '')
+      redis.call('DEL', g.key)
+    end
+    return nil
   end
   if hits > 0 and (added == 0 or newest < g.now) then
-    entries[1] = pack(ENTRY, newest, hits)
+    if back > 0 then entries[1] = pack(ENTRY, newest, hits) else place = place + 1 end
     hits = 0
   end
   if added > 0 then
-    newest, g.hits = g.now, g.hits + added
+    newest, sum = g.now, sum + added
     entries[#entries + 1] = pack(ENTRY, newest, hits + added)
   end
-  if #entries == 0 then return nil end
-  entries[#entries + 1] = pack(ENTRY, g.now, g.hits)
-  redis.call('RPUSH', g.key, spread(entries))
+  entries[#entries + 1] = pack(ENTRY, g.now, sum)
+  local there = g.len > 0 and g.len + 1 - place or 0 -- elements from place on
+  for i = 1, math.min(there, #entries) do redis.call('LSET', g.key, i - 1 - there, entries[i]) end
+  if there < #entries then redis.call('RPUSH', g.key, spread(entries, there + 1)) end
+  if g.first > 0 or there > #entries then redis.call('LTRIM', g.key, g.first, place + #entries - 1) end
   return newest + g.period
 end

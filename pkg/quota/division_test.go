@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
@@ -25,31 +26,68 @@ var limitsTested = []struct {
 	{algorithms.Limit{Algorithm: algorithms.FixedWindow, Requests: 20, Period: 20 * time.Second}, 4},
 }
 
+// kind makes the schedule of a number, with a mistake. The schedule lasts for a time.
+type kind func(t *testing.T, number int, m mistake) (s *schedule, lasts time.Duration)
+
 // find runs schedules with a mistake, from number first on, until the oracle finds one. The results
-// have the number of the last schedule, and all requests.
-func find(t *testing.T, m mistake, first, runs int) (found bool, last int, requests int64) {
+// have the number of the last schedule, all requests, and the requests that passed.
+func find(t *testing.T, of kind, m mistake, first, runs int) (found bool, last int, requests, passed int64) {
 	t.Helper()
 	for last = first; last < first+runs; last++ {
-		of := limitsTested[last%len(limitsTested)]
-		l, err := LimitOf(of.limit)
-		if err != nil {
-			t.Fatal(err)
-		}
-		window := of.limit.Algorithm == algorithms.FixedWindow
-		if m == tokensOverTheEnd && window {
-			l = Limit{Rate: scale(int64(of.limit.Requests)*token, time.Second, of.limit.Period), Burst: int64(of.limit.Requests) * token}
-		}
-		s := newSchedule(uint64(last), of.envoys, l, m)
-		if window {
-			s.window, s.perWin = of.limit.Period, int64(of.limit.Requests)
-		}
-		s.run(100 * time.Second)
-		requests += s.attempts
+		s, lasts := of(t, last, m)
+		s.run(lasts)
+		requests, passed = requests+s.attempts, passed+s.admitted
 		if s.over {
-			return true, last, requests
+			return true, last, requests, passed
 		}
 	}
-	return false, last - 1, requests
+	return false, last - 1, requests, passed
+}
+
+// testNone runs schedules without a mistake.
+func testNone(t *testing.T, of kind, usual int) {
+	t.Helper()
+	first, runs := schedulesOf(t, usual)
+	found, last, requests, passed := find(t, of, none, first, runs)
+	if found {
+		t.Errorf("schedule %d: an interval has more than burst + rate × length", last)
+	}
+	t.Logf("%d schedules, %d requests, of which %d pass", last-first+1, requests, passed)
+}
+
+// testMistakes has the oracle find each mistake.
+func testMistakes(t *testing.T, of kind, mistakes map[string]mistake, runs int) {
+	t.Helper()
+	for name, m := range mistakes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			found, last, _, _ := find(t, of, m, 0, runs)
+			if !found {
+				t.Errorf("%d schedules pass with the mistake", last+1)
+			}
+			t.Logf("found by schedule %d", last)
+		})
+	}
+}
+
+// tested returns the schedule of a number for one of limitsTested.
+func tested(t *testing.T, number int, m mistake) *schedule {
+	t.Helper()
+	of := limitsTested[number%len(limitsTested)]
+	l, window := must.Get(LimitOf(of.limit))(t), of.limit.Algorithm == algorithms.FixedWindow
+	if m == tokensOverTheEnd && window {
+		l = Limit{Rate: scale(int64(of.limit.Requests)*token, time.Second, of.limit.Period), Burst: int64(of.limit.Requests) * token}
+	}
+	s := newSchedule(uint64(number), of.envoys, l, m)
+	if window {
+		s.window, s.perWin = of.limit.Period, int64(of.limit.Requests)
+	}
+	return s
+}
+
+func alone(t *testing.T, number int, m mistake) (s *schedule, lasts time.Duration) {
+	t.Helper()
+	return tested(t, number, m), 100 * time.Second
 }
 
 // schedulesOf returns the number of the first schedule and of all, in place of usual ones.
@@ -73,77 +111,75 @@ func schedulesOf(t *testing.T, usual int) (first, runs int) {
 
 func TestNoIntervalHasMoreThanTheLimit(t *testing.T) {
 	t.Parallel()
-	first, runs := schedulesOf(t, 120)
-	found, last, requests := find(t, none, first, runs)
-	if found {
-		t.Errorf("schedule %d: an interval has more than burst + rate × length", last)
-	}
-	t.Logf("%d schedules, %d requests", last-first+1, requests)
+	testNone(t, alone, 120)
 }
 
 func TestTheOracleFindsEachMistake(t *testing.T) {
 	t.Parallel()
-	for name, m := range mistakes {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			found, last, _ := find(t, m, 0, 240)
-			if !found {
-				t.Errorf("%d schedules pass with the mistake", last+1)
-			}
-			t.Logf("found by schedule %d", last)
-		})
+	testMistakes(t, alone, mistakes, 240)
+}
+
+// useOf is a load of eight Envoys, and the part of the limit that they use at least.
+type useOf struct {
+	name  string
+	limit algorithms.Limit
+	least float64
+	rate  func(envoy int, now time.Duration) float64
+}
+
+// usesTested returns loads, with the least part of a limit of 3 per second.
+func usesTested(three float64) []useOf {
+	bucket := func(n, burst uint32, period time.Duration) algorithms.Limit {
+		return algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: n, Period: period, Extra: algorithms.Extra{Burst: burst}}
+	}
+	hot := func(envoy, hottest int) float64 {
+		if envoy == hottest {
+			return 1800
+		}
+		return 200. / 7
+	}
+	return []useOf{
+		{"steady, one Envoy has 90 %", bucket(1000, 200, time.Second), 0.92, func(envoy int, _ time.Duration) float64 { return hot(envoy, 0) }},
+		{"a hot spot that moves each 30 s", bucket(1000, 200, time.Second), 0.75, func(envoy int, now time.Duration) float64 {
+			return hot(envoy, int(now/(30*time.Second))%8)
+		}},
+		{"all have much", bucket(1000, 200, time.Second), 0.92, func(int, time.Duration) float64 { return 400 }},
+		{"3 per second", bucket(3, 3, time.Second), three, func(int, time.Duration) float64 { return 2 }},
+		{"1 per 10 seconds", bucket(1, 1, 10*time.Second), 0.6, func(int, time.Duration) float64 { return 2 }},
+	}
+}
+
+// use runs a load for ten minutes. A limit is divided among so many processes.
+func (c *useOf) use(t *testing.T, processes int) {
+	t.Helper()
+	l := must.Get(LimitOf(c.limit))(t)
+	s := newSchedule(1, 8, l, none)
+	s.calm = true
+	if processes > 1 {
+		s.addRedis(processes, l)
+	}
+	for at := time.Second; at <= 10*time.Minute; at += time.Second {
+		for i, e := range s.envoys {
+			e.rate = c.rate(i, at)
+		}
+		s.run(at)
+		if at == time.Minute {
+			s.admitted = 0
+		}
+	}
+	used := float64(s.admitted) * token / float64(l.Rate) / 540
+	t.Logf("used %.1f %%", used*100)
+	if s.over || used < c.least {
+		t.Errorf("used %.3f of the limit, over %t; must be at least %.2f", used, s.over, c.least)
 	}
 }
 
 func TestALimitIsUsedByThoseWhoNeedIt(t *testing.T) {
 	t.Parallel()
-	bucket := func(n, burst uint32, period time.Duration) algorithms.Limit {
-		return algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: n, Period: period, Extra: algorithms.Extra{Burst: burst}}
-	}
-	for _, c := range []struct {
-		name  string
-		limit algorithms.Limit
-		least float64 // part of the limit
-		rate  func(envoy int, now time.Duration) float64
-	}{
-		{"steady, one Envoy has 90 %", bucket(1000, 200, time.Second), 0.92, func(envoy int, _ time.Duration) float64 {
-			if envoy == 0 {
-				return 1800
-			}
-			return 200. / 7
-		}},
-		{"a hot spot that moves each 30 s", bucket(1000, 200, time.Second), 0.75, func(envoy int, now time.Duration) float64 {
-			if envoy == int(now/(30*time.Second))%8 {
-				return 1800
-			}
-			return 200. / 7
-		}},
-		{"all have much", bucket(1000, 200, time.Second), 0.92, func(int, time.Duration) float64 { return 400 }},
-		{"3 per second", bucket(3, 3, time.Second), 0.6, func(int, time.Duration) float64 { return 2 }},
-		{"1 per 10 seconds", bucket(1, 1, 10*time.Second), 0.6, func(int, time.Duration) float64 { return 2 }},
-	} {
+	for _, c := range usesTested(0.6) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			l, err := LimitOf(c.limit)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := newSchedule(1, 8, l, none)
-			s.calm = true
-			for at := time.Second; at <= 10*time.Minute; at += time.Second {
-				for i, e := range s.envoys {
-					e.rate = c.rate(i, at)
-				}
-				s.run(at)
-				if at == time.Minute {
-					s.admitted = 0
-				}
-			}
-			used := float64(s.admitted) * token / float64(l.Rate) / 540
-			t.Logf("used %.1f %%", used*100)
-			if s.over || used < c.least {
-				t.Errorf("used %.3f of the limit, over %t; must be at least %.2f", used, s.over, c.least)
-			}
+			c.use(t, 1)
 		})
 	}
 }

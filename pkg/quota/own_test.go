@@ -68,10 +68,11 @@ func (s *schedule) couldOwn() float64 {
 }
 
 // mixed returns a schedule with requests of RLS beside the Envoys.
-func mixed(t *testing.T, seed uint64, envoys int, l algorithms.Limit, m mistake) *schedule {
+func mixed(t *testing.T, number int, m mistake) (s *schedule, lasts time.Duration) {
 	t.Helper()
+	seed, l, envoys := uint64(number), limitsMixed[number%len(limitsMixed)].limit, limitsMixed[number%len(limitsMixed)].envoys
 	of := must.Get(LimitOf(l))(t)
-	s := newSchedule(seed, envoys, of, m)
+	s = newSchedule(seed, envoys, of, m)
 	s.d, s.limit = nil, of
 	s.own = &envoyModel{clock: 1, workers: make([]worker, 3), rate: []float64{0, 30, 3000}[seed%3]}
 	s.count = &countModel{bucketOfEnvoy: bucketOfEnvoy{Bucket: Bucket{Max: uint32(l.Capacity()), Fill: l.Requests, Interval: 1}}}
@@ -86,7 +87,7 @@ func mixed(t *testing.T, seed uint64, envoys int, l algorithms.Limit, m mistake)
 	if seed%3 == 0 { // whole divisions come and go
 		s.leaves = 8000
 	}
-	return s
+	return s, 200 * time.Second
 }
 
 // begin makes a division as the service does.
@@ -161,43 +162,14 @@ func (s *schedule) takeOwn(o Order) {
 	}
 }
 
-// findMixed is find with requests of RLS. passed is the requests that passed.
-func findMixed(t *testing.T, m mistake, first, runs int) (found bool, last int, requests, passed int64) {
-	t.Helper()
-	for last = first; last < first+runs; last++ {
-		of := limitsMixed[last%len(limitsMixed)]
-		s := mixed(t, uint64(last), of.envoys, of.limit, m)
-		s.run(200 * time.Second)
-		requests, passed = requests+s.attempts, passed+s.admitted
-		if s.over {
-			return true, last, requests, passed
-		}
-	}
-	return false, last - 1, requests, passed
-}
-
 func TestTwoWaysToCountTogetherNeverHaveMoreThanTheLimit(t *testing.T) {
 	t.Parallel()
-	first, runs := schedulesOf(t, 120)
-	found, last, requests, passed := findMixed(t, none, first, runs)
-	if found {
-		t.Errorf("schedule %d: an interval has more than burst + rate × length", last)
-	}
-	t.Logf("%d schedules, %d requests, of which %d pass", last-first+1, requests, passed)
+	testNone(t, mixed, 120)
 }
 
 func TestTheOracleFindsEachMistakeOfTheOwnClient(t *testing.T) {
 	t.Parallel()
-	for name, m := range ownMistakes {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			found, last, _, _ := findMixed(t, m, 0, 480)
-			if !found {
-				t.Errorf("%d schedules pass with the mistake", last+1)
-			}
-			t.Logf("found by schedule %d", last)
-		})
-	}
+	testMistakes(t, mixed, ownMistakes, 480)
 }
 
 var ownMistakes = map[string]mistake{

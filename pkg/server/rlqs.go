@@ -46,8 +46,8 @@ type quotas struct {
 
 	limiter *limiter.Limiter
 	logger  *slog.Logger
-	refused string      // why there is no service; "" if there is one
-	redis   *quotaParts // nil: this process has all limits whole
+	refused string // why there is no service; "" if there is one
+	limits  quotaLimits
 	begun   time.Time
 	warned  loglimit.Limiter
 
@@ -68,22 +68,42 @@ type quotas struct {
 
 type countOfRule struct{ domain, path string }
 
+// quotaLimits has the limits that quotas divides: memoryLimits or redisLimits. quotas.mu must be
+// held, but for end.
+type quotaLimits interface {
+	begin() // with each stream
+	end()
+
+	// work does all that is due, but of the divisions.
+	work(now time.Duration)
+	// divide makes a division of a limit. Nil: it must begin a moment later.
+	divide(s *quotaStream, of *limiter.Dividend, limit quota.Limit, now time.Duration) *divided
+	// change gives a division the limit of now.
+	change(d *divided, limit quota.Limit, now time.Duration)
+	// ready reports whether orders of the division may go out.
+	ready(d *divided, now time.Duration) bool
+	// tend does all that is due for the requests of RLS in the division.
+	tend(d *divided, now time.Duration)
+	// ends reports whether the division has ended, after a step.
+	ends(d *divided, now time.Duration) bool
+
+	collect(to metrics.Scrape)
+}
+
 // divided is a limit and its next instant.
 type divided struct {
 	*quota.Division
 
-	rule   countOfRule
-	about  *descriptors.Rule // as it is now
-	due    time.Duration
-	beside beside // without Redis
+	key   string // in quotas.divisions
+	rule  countOfRule
+	about *descriptors.Rule // as it is now
+	due   time.Duration
+	rls   *rlsClient // nil: requests of RLS have no part
+	part  *redisPart // nil: the division has the whole limit
+}
 
-	// With Redis.
-	holding *quota.Holding // of the division
-	key     string         // of the division
-	slot    *quotaSlot
-	asked   time.Duration // of the last claim; 0: none
-	known   bool          // the part is, so orders may go out
-	idle    bool          // the last claim had no client
+func newDivided(of *limiter.Dividend) *divided {
+	return &divided{key: of.Base, rule: countOfRule{of.Rule.Domain, of.Rule.Path}}
 }
 
 func newQuotas(o *Options) *quotas {
@@ -92,8 +112,9 @@ func newQuotas(o *Options) *quotas {
 		streams: make(map[uint64]*quotaStream), counts: make(map[countOfRule]*[2]uint64), turnedOff: make(map[string]uint64),
 		stopped: make(chan struct{}),
 	}
+	q.limits = &memoryLimits{of: q}
 	if o.Parts != nil {
-		q.redis = newQuotaParts(q, o.Parts)
+		q.limits = newRedisLimits(q, o.Parts)
 	}
 	if o.GRPCGo {
 		q.refused = "RateLimitQuotaService needs Weir's own server of HTTP/2: gRPC's library does not say when an assignment has arrived"
@@ -143,9 +164,7 @@ func (q *quotas) open(s *quotaStream) error {
 	if len(q.streams) >= maxQuotaStreams {
 		return status.Errorf(codes.ResourceExhausted, "more than %d streams of RateLimitQuotaService", maxQuotaStreams)
 	}
-	if q.redis != nil {
-		q.redis.begin()
-	}
+	q.limits.begin()
 	if q.streams[s.mark] = s; !q.running {
 		q.running = true
 		go q.run()
@@ -168,9 +187,7 @@ func (q *quotas) close(s *quotaStream) {
 // stop ends run and the calls to Redis; no division changes any more.
 func (q *quotas) stop() {
 	close(q.stopped)
-	if q.redis != nil {
-		q.redis.end()
-	}
+	q.limits.end()
 }
 
 // run steps all divisions that are due, until the last stream and the last division have ended.
@@ -194,9 +211,7 @@ func (q *quotas) step() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := q.now()
-	if q.redis != nil {
-		q.redis.works(now)
-	}
+	q.limits.work(now)
 	if rules := q.limiter.Rules(); rules != q.rules || now-q.looked >= time.Second {
 		q.rules, q.looked = rules, now
 		for _, s := range q.streams {
@@ -212,14 +227,11 @@ func (q *quotas) step() bool {
 		}
 	}
 	for key, d := range q.divisions {
-		if q.redis == nil {
-			q.account(d, now)
+		if q.limits.tend(d, now); now < d.due {
+			continue
 		}
-		if now >= d.due {
-			q.stepOne(d, now)
-			if q.redis == nil && d.Full(now) && q.unite(d, now) {
-				delete(q.divisions, key)
-			}
+		if q.stepOne(d, now); q.limits.ends(d, now) {
+			delete(q.divisions, key)
 		}
 	}
 	q.running = len(q.streams)+len(q.divisions) > 0
@@ -227,20 +239,20 @@ func (q *quotas) step() bool {
 }
 
 func (q *quotas) stepOne(d *divided, now time.Duration) {
-	if q.redis != nil {
-		if q.redis.works(now); !d.known {
-			d.due = now + time.Second // or with the answer
-			return
-		}
+	if !q.limits.ready(d, now) {
+		d.due = now + time.Second
+		return
 	}
 	q.orders, d.due = d.Step(now, q.orders[:0])
 	for _, o := range q.orders {
-		if o.Client == d.beside.client {
-			q.publish(d, &o)
-			continue
-		}
-		if m := o.Client.Tag.(*member); !m.stream.closed { //nolint:errcheck // look joins with members alone
-			m.stream.queue(assignment{m, o.Client, o, now})
+		switch to := o.Client.Tag.(type) {
+		case *rlsClient:
+			to.publish(q, &o)
+			d.Acknowledge(o.Client, o.Seq, q.now())
+		case *member:
+			if !to.stream.closed {
+				to.stream.queue(assignment{to, o.Client, o, now})
+			}
 		}
 	}
 }
@@ -284,7 +296,7 @@ func (q *quotas) join(m *member, of *limiter.Dividend, limit quota.Limit, now ti
 		if len(q.divisions) >= maxQuotaBuckets {
 			return fmt.Errorf("more than %d limits are divided", maxQuotaBuckets)
 		}
-		if d = q.divide(m.stream, of, limit, now); d == nil {
+		if d = q.limits.divide(m.stream, of, limit, now); d == nil {
 			q.looked = 0 // look again at once
 			return nil
 		}
@@ -300,29 +312,8 @@ func (q *quotas) join(m *member, of *limiter.Dividend, limit quota.Limit, now ti
 		d.due = now
 	}
 	d.about = of.Rule
-	if first := &d.beside.start.First; now < d.beside.until {
-		limit.Rate, limit.Burst = min(limit.Rate, first.Rate), min(limit.Burst, first.Burst)
-	}
-	switch {
-	case q.redis != nil && limit != d.holding.Whole():
-		d.holding.SetWhole(limit, now)
-		d.due = now
-	case q.redis == nil && limit != d.Limit():
-		d.SetLimit(limit, now)
-		d.due = now
-	}
+	q.limits.change(d, limit, now)
 	return nil
-}
-
-// divide makes a division of a limit. Nil: it must begin a moment later.
-func (q *quotas) divide(s *quotaStream, of *limiter.Dividend, limit quota.Limit, now time.Duration) *divided {
-	if q.redis == nil {
-		return q.part(s.domain, s.entries, of, limit, now)
-	}
-	d := &divided{rule: countOfRule{of.Rule.Domain, of.Rule.Path}, holding: quota.Hold(limit, now)}
-	d.Division = d.holding.Division
-	q.redis.add(d, of.Base)
-	return d
 }
 
 func (q *quotas) leave(m *member) {
@@ -396,10 +387,7 @@ func (q *quotas) collect(to metrics.Scrape) {
 		rates[d.rule] += float64(d.Rate()) / 1e9
 	}
 	to.Gauge("rlqs_unsettled", float64(unsettled))
-	if q.redis != nil {
-		to.Counter("rlqs_redis_calls_total", q.redis.calls[0], "answered")
-		to.Counter("rlqs_redis_calls_total", q.redis.calls[1], "failed")
-	}
+	q.limits.collect(to)
 	for rule, rate := range rates {
 		to.Gauge("rlqs_assigned_hits_per_second", rate, rule.domain, rule.path)
 	}

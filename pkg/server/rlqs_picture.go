@@ -45,13 +45,13 @@ func (q *quotas) parts(d *divided, to *quota.Divided, parts []quota.Part) []quot
 	now := q.now()
 	to.Rule, to.Limit, to.Rate = d.about, d.Limit(), d.Rate()
 	d.Each(func(c *quota.Client) {
-		switch m, ok := c.Tag.(*member); {
-		case ok:
-			parts = append(parts, m.part(c, now))
-		case c == d.beside.client && d.beside.asked > 0:
-			parts = append(parts, quota.Part{
-				Envoy: quota.Envoy{Name: "RLS"}, Share: c.Share(now), Domain: d.beside.domain, Entries: d.beside.entries,
-			})
+		switch of := c.Tag.(type) {
+		case *member:
+			parts = append(parts, of.part(c, now))
+		case *rlsClient:
+			if of.asked > 0 {
+				parts = append(parts, quota.Part{Envoy: quota.Envoy{Name: "RLS"}, Share: c.Share(now), Domain: of.domain, Entries: of.entries})
+			}
 		}
 	})
 	return parts

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/loglimit"
+	"github.com/weirproxy/weir/internal/metrics"
+	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/quota"
 )
 
@@ -20,17 +22,17 @@ type Scripts interface {
 	Run(ctx context.Context, script string, keys, args []string) ([]string, error)
 }
 
-// quotaParts divides the limits of quotas among the processes that share a Redis. Each limit has a
+// redisLimits divides each limit among the processes that share a Redis. Each limit has a
 // record there, in one of quotaSlots slots of a cluster. From the first stream on, each slot has a
 // goroutine that calls quota.PartsScript: twice a second, and at once for a new limit.
-type quotaParts struct {
+type redisLimits struct {
 	of    *quotas
 	redis Scripts
 	name  string // of this process: 8 bytes
 	slots [quotaSlots]*quotaSlot
-	begin func() // starts the goroutines, once
+	start func() // starts the goroutines, once
 	ctx   context.Context
-	end   func() // ends them
+	stop  func() // ends them
 
 	// Guarded by quotas.mu.
 	worked time.Duration // when quotas last had time
@@ -52,9 +54,19 @@ func claimWork(processes int) time.Duration {
 	return 10*time.Microsecond + time.Duration(processes)*5*time.Microsecond
 }
 
+// redisPart is the part of a limit that this process holds.
+type redisPart struct {
+	*quota.Holding // of the division
+
+	slot  *quotaSlot
+	asked time.Duration // of the last claim; 0: none
+	known bool          // orders may go out
+	idle  bool          // the last claim had no client
+}
+
 // quotaSlot is the limits of one slot.
 type quotaSlot struct {
-	parts *quotaParts
+	parts *redisLimits
 	clock string        // key of the clock of the records, and with a colon the begin of theirs
 	wake  chan struct{} // a limit is new
 	calls uint32        // by the goroutine
@@ -63,8 +75,8 @@ type quotaSlot struct {
 	limits []*divided // guarded by quotas.mu
 }
 
-func newQuotaParts(of *quotas, redis Scripts) *quotaParts {
-	p := &quotaParts{of: of, redis: redis}
+func newRedisLimits(of *quotas, redis Scripts) *redisLimits {
+	p := &redisLimits{of: of, redis: redis}
 	ctx, cancel := context.WithCancel(context.Background())
 	p.ctx = ctx
 	var name [8]byte
@@ -74,25 +86,53 @@ func newQuotaParts(of *quotas, redis Scripts) *quotaParts {
 		p.slots[i] = &quotaSlot{parts: p, clock: fmt.Sprintf("rlqs:{%d}", i), wake: make(chan struct{}, 1)}
 	}
 	var running sync.WaitGroup
-	p.begin = sync.OnceFunc(func() {
+	p.start = sync.OnceFunc(func() {
 		for _, s := range p.slots {
 			running.Go(func() { s.run(ctx) })
 		}
 	})
-	p.end = func() {
+	p.stop = func() {
 		cancel()
 		running.Wait()
 	}
 	return p
 }
 
-// add divides a new limit. quotas.mu must be held.
-func (p *quotaParts) add(d *divided, key string) {
+func (p *redisLimits) begin() { p.start() }
+
+func (p *redisLimits) end() { p.stop() }
+
+func (p *redisLimits) divide(_ *quotaStream, of *limiter.Dividend, limit quota.Limit, now time.Duration) *divided {
 	h := fnv.New32a()
-	_, _ = h.Write([]byte(key))
-	d.key, d.slot = key, p.slots[h.Sum32()%quotaSlots]
-	d.slot.limits = append(d.slot.limits, d)
-	d.slot.signal()
+	_, _ = h.Write([]byte(of.Base))
+	d := newDivided(of)
+	d.part = &redisPart{Holding: quota.Hold(limit, now), slot: p.slots[h.Sum32()%quotaSlots]}
+	d.Division = d.part.Division
+	d.part.slot.limits = append(d.part.slot.limits, d)
+	d.part.slot.signal()
+	return d
+}
+
+func (p *redisLimits) change(d *divided, limit quota.Limit, now time.Duration) {
+	if limit != d.part.Whole() {
+		d.part.SetWhole(limit, now)
+		d.due = now
+	}
+}
+
+func (p *redisLimits) ready(d *divided, now time.Duration) bool {
+	p.work(now)
+	return d.part.known
+}
+
+func (p *redisLimits) tend(*divided, time.Duration) {}
+
+// ends is false: answered ends divisions.
+func (p *redisLimits) ends(*divided, time.Duration) bool { return false }
+
+func (p *redisLimits) collect(to metrics.Scrape) {
+	to.Counter("rlqs_redis_calls_total", p.calls[0], "answered")
+	to.Counter("rlqs_redis_calls_total", p.calls[1], "failed")
 }
 
 func (s *quotaSlot) signal() {
@@ -102,14 +142,14 @@ func (s *quotaSlot) signal() {
 	}
 }
 
-// works notes that this process has time. After a stop others may have the parts of this process,
-// so no order goes out before the next answers. quotas.mu must be held.
-func (p *quotaParts) works(now time.Duration) {
+// work notes that this process has time. After a stop others may have the parts of this process, so
+// no order goes out before the next answers.
+func (p *redisLimits) work(now time.Duration) {
 	if now-p.worked > quota.Away {
 		for _, s := range p.slots {
 			for _, d := range s.limits {
-				d.holding.Wake(now)
-				d.known, d.asked = false, 0
+				d.part.Wake(now)
+				d.part.known, d.part.asked = false, 0
 			}
 			s.signal()
 		}
@@ -165,25 +205,26 @@ func (s *quotaSlot) claims() (keys, args []string, all []*divided, more bool) {
 	keys, args = []string{s.clock}, []string{s.parts.name, "0"}
 	work := partsWork
 	for _, d := range s.limits {
-		pause := min(max(time.Duration(len(s.limits)*d.holding.Processes())*4*time.Millisecond, partsEvery), partsRarely)
-		if d.asked > 0 && now < d.asked+pause && (d.known || now < d.asked+partsEvery) {
+		part := d.part
+		pause := min(max(time.Duration(len(s.limits)*part.Processes())*4*time.Millisecond, partsEvery), partsRarely)
+		if part.asked > 0 && now < part.asked+pause && (part.known || now < part.asked+partsEvery) {
 			continue
 		}
 		if work <= 0 {
 			return keys, args, all, true
 		}
-		work -= claimWork(d.holding.Processes())
-		d.asked = max(now, 1)
+		work -= claimWork(part.Processes())
+		part.asked = max(now, 1)
 		keys = append(keys, s.clock+":"+d.key)
-		args = append(args, string(d.holding.Claim(nil, s.calls, now)))
-		d.idle = d.Empty()
+		args = append(args, string(part.Claim(nil, s.calls, now)))
+		part.idle = d.Empty()
 		all = append(all, d)
 	}
 	return keys, args, all, false
 }
 
 // answered takes the answers to a call, and reports whether there are any.
-func (p *quotaParts) answered(all []*divided, answers []string, begun time.Duration, err error) bool {
+func (p *redisLimits) answered(all []*divided, answers []string, begun time.Duration, err error) bool {
 	q := p.of
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -202,21 +243,19 @@ func (p *quotaParts) answered(all []*divided, answers []string, begun time.Durat
 	}
 	p.calls[0]++
 	for i, d := range all {
-		if !d.holding.Answer(answers[i], begun, now) {
-			continue
-		}
-		if d.idle && d.Empty() {
-			d.slot.limits = slices.DeleteFunc(d.slot.limits, func(other *divided) bool { return other == d })
+		part := d.part
+		switch {
+		case !part.Answer(answers[i], begun, now):
+		case part.idle && d.Empty():
+			part.slot.limits = slices.DeleteFunc(part.slot.limits, func(other *divided) bool { return other == d })
 			delete(q.divisions, d.key)
-			continue
+		case part.idle: // a client has come meanwhile
+			part.asked = 0
+			part.slot.signal()
+		default:
+			part.known = true
+			q.stepOne(d, now)
 		}
-		if d.idle { // a client has come meanwhile
-			d.asked = 0
-			d.slot.signal()
-			continue
-		}
-		d.known = true
-		q.stepOne(d, now)
 	}
 	return true
 }

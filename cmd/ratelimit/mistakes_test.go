@@ -61,7 +61,7 @@ func wrong() map[string]struct {
 			map[string]string{"config/a.yaml": "domain: ''\n", "config/b.yaml": "domain: [\n"},
 			[]string{
 				"DIR/a.yaml:1: domain: is missing or empty, must be the name of the domain, as Envoy sends it",
-				"DIR/b.yaml:1: not valid YAML: did not find expected node content",
+				`DIR/b.yaml:1: not valid YAML: did not find expected node content: a text that begins with a mark such as : or , stands in quotes, such as "::1/128"`,
 			},
 		},
 		"a domain in two files": {

@@ -138,6 +138,9 @@ func (s *Set) Len() int { return s.count }
 // with a colon.
 func (s *Set) IsIPv4() bool { return len(s.v6.bits) == 1 && s.v6.bits[0] == 0 }
 
+// IsIPv6 reports whether all ranges are of IPv6.
+func (s *Set) IsIPv6() bool { return len(s.v4.bits) == 1 && s.v4.bits[0] == 0 }
+
 // maxPacked is the most ranges that Pack packs.
 const maxPacked = 8
 
@@ -242,8 +245,8 @@ func newIntervals(ranges []Range) intervals {
 	return made
 }
 
-// makeIndex makes an index with a place for about four of the list. Their addresses fill one line
-// of a cache. A short list has none.
+// makeIndex makes an index with a place for about four of the list: four addresses fill one line of
+// a cache. A short list has no index.
 func (s *intervals) makeIndex() {
 	const short = 8
 	n := len(s.highs)

@@ -95,7 +95,18 @@ func (t *tree) rangeList(v value) (set *ranges.Set, text string) {
 // rangeForm says how to write a range, beside the text of a wrong one.
 func rangeForm(text string) string {
 	must := "a range such as 10.0.0.0/8 or 2001:db8::/32, or an address"
+	switch strings.ToLower(text) {
+	case "any", "all", "default", "*", "everything", "anywhere":
+		return must + ": all addresses are 0.0.0.0/0 and ::/0"
+	}
+	host, _, hasPort := strings.Cut(text, ":")
 	switch {
+	case strings.HasPrefix(text, "!"):
+		return must + ": all other addresses are {not: {cidr: […]}}"
+	case hasPort && strings.Count(text, ":") == 1 && strings.Count(host, ".") == 3:
+		return must + ", without a port"
+	case strings.Contains(text, ".") && strings.ContainsAny(text, ", ;"):
+		return must + ": each one stands by itself"
 	case strings.Contains(text, "-"):
 		return must + ": from-to is written as several ranges"
 	case strings.Contains(text, "*"):
@@ -144,6 +155,9 @@ func (t *tree) groupBy(v value, m *Matcher) (ok bool) {
 		n, err := strconv.ParseUint(strings.TrimPrefix(text, "/"), 10, 8)
 		if *family.bits = int(n); isText && (err != nil || n < 1 || int(n) > most) {
 			t.fail(at, "is %s, must be the length of a prefix, from 1 to %d", quote(text), most)
+		}
+		if set := m.cidr.Set; set != nil && set.Len() > 0 && len(fs) == 1 && (most == 32 && set.IsIPv6() || most == 128 && set.IsIPv4()) {
+			t.warn(at, at.line, "does nothing: no range is of IP%s", family.key)
 		}
 	}
 	if len(fs) == 0 && len(t.errs) == before {

@@ -117,7 +117,7 @@ func (t *tree) valueOf(fs fields, v value) (text string, at value, ok bool) {
 		return t.textOf(fs, v, "value")
 	}
 	meant := "a pattern is match: {prefix: /api/}, in place of value"
-	if at.node.Kind == yaml.SequenceNode {
+	if n := len(at.node.Content); at.node.Kind == yaml.SequenceNode || n > 0 && at.node.Content[n-1].ShortTag() == "!!null" { // {a, b}
 		meant = "one of several values is match: {any_of: [a, b]}, in place of value"
 	}
 	t.fail(at, "is %s, must be text: %s", kind(at), meant)

@@ -18,7 +18,9 @@ func (t *tree) checkBlanks(at value, text string) {
 func (t *tree) checkValue(at value, text, key string) {
 	t.checkBlanks(at, text)
 	form := meantForm(text)
-	switch {
+	switch exact, isExact := strings.CutPrefix(text, "= /"); {
+	case isExact:
+		t.warn(at, at.line, "has the = of nginx, which a request must send too: probably /%s is meant", exact)
 	case form == "" || len(text) > maxRegexBytes:
 	case key == maskedAddress && looksLikeRange(text):
 	case key == "":
@@ -34,7 +36,12 @@ const maskedAddress = "masked_remote_address"
 // meantForm returns the form of a match that the author of a value probably meant, "" for none.
 func meantForm(text string) string {
 	negated, isNegated := strings.CutPrefix(text, "!")
+	expression, mark := withoutMarks(text)
 	switch words := alternatives(text); {
+	case strings.HasPrefix(text, "^~ "): // of nginx
+		return "{prefix: " + written(strings.TrimSpace(text[2:])) + "}"
+	case mark != "":
+		return "{regex: " + written(searching(expression)) + "}"
 	case looksLikeRange(text):
 		return "{cidr: [" + written(text) + "]}"
 	case looksLikeTemplate(text):
@@ -47,7 +54,7 @@ func meantForm(text string) string {
 		}
 		return "{any_of: [" + strings.Join(words, ", ") + "]}"
 	case looksLikeRegex(text):
-		return "{regex: " + written(text) + "}"
+		return "{regex: " + written(wholeRegex(text)) + "}"
 	case looksLikeGlob(text):
 		return fmt.Sprintf("{regex: %s}", written(globRegex(text)))
 	}
@@ -69,7 +76,7 @@ func looksLikeRegex(value string) bool {
 		slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(value, p) })
 }
 
-// looksLikeTemplate reports a path with a segment such as {id} or :id.
+// looksLikeTemplate reports a path with a segment such as {id}, :id, <id> or [id].
 func looksLikeTemplate(value string) bool {
 	named := namedVariables(value)
 	if !strings.Contains(named, "/{") {
@@ -79,18 +86,37 @@ func looksLikeTemplate(value string) bool {
 	return mistake == ""
 }
 
-// namedVariables writes each segment :id of a path as {id}.
+// namedVariables writes each segment of a path that is a variable in other tools as {id}.
 func namedVariables(path string) string {
-	if !strings.Contains(path, "/:") {
+	if !strings.Contains(path, "/:") && !strings.Contains(path, "/<") && !strings.Contains(path, "/[") {
 		return path
 	}
 	segments := strings.Split(path, "/")
 	for i, s := range segments {
-		if name, ok := strings.CutPrefix(s, ":"); ok && isName(name) {
+		if name := foreignVariable(s); name != "" {
 			segments[i] = "{" + name + "}"
 		}
 	}
 	return strings.Join(segments, "/")
+}
+
+// foreignVariable returns the name of a variable that other tools write as :id, <id>, <int:id> or
+// [id]; "" for another segment.
+func foreignVariable(segment string) string {
+	name, ok := strings.CutPrefix(segment, ":")
+	for _, pair := range [...]string{"<>", "[]"} {
+		if inner, opens := strings.CutPrefix(segment, pair[:1]); opens {
+			name, ok = strings.CutSuffix(inner, pair[1:])
+			ok = ok && !strings.Contains(name, "-") // [a-z]
+		}
+	}
+	if _, typed, is := strings.Cut(name, ":"); is {
+		name = typed
+	}
+	if !ok || !isName(name) {
+		return ""
+	}
+	return name
 }
 
 // alternatives returns the words of a text such as `GET, POST` or `(GET|POST)`; nil for others.

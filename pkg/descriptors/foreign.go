@@ -28,7 +28,13 @@ func (f form) foreign(key string) string {
 		return "descriptors, a list of maps with key and rate_limit"
 	case f != limitForm && f != ownLimitForm && f != defaultForm:
 		return ""
-	case is("limit", "rate", "max", "count", "hits", "requests", "maxrequests", "maxhits", "quota", "points", "average", "amount", "limitcount"):
+	case is("second", "minute", "hour", "day", "week", "month", "year"): // Kong
+		return "requests_per_unit: 100 and unit: " + plain
+	case is("nodelay", "delay"): // nginx
+		return "left out: a token_bucket with burst is as in nginx with nodelay"
+	case is("windowtype"):
+		return "algorithm: fixed_window or sliding_window_counter"
+	case is("limit", "rate", "max", "count", "requestsperperiod", "hits", "requests", "maxrequests", "maxhits", "quota", "points", "average", "amount", "limitcount"):
 		return "requests_per_unit, such as requests_per_unit: 100"
 	case is("requestspersecond", "rps", "qps", "tps", "ratepersecond"):
 		return "requests_per_unit: 100 and unit: second"
@@ -36,7 +42,8 @@ func (f form) foreign(key string) string {
 		return "requests_per_unit: 100 and unit: minute"
 	case is("requestsperhour", "rph"):
 		return "requests_per_unit: 100 and unit: hour"
-	case is("window", "windowms", "windowsize", "windowsec", "windowseconds", "timewindow", "interval", "per", "duration", "ttl", "resettime"):
+	case is("window", "windowms", "windowsize", "windowsec", "windowseconds", "timewindow", "evaluationwindowsec", "interval", "per",
+		"duration", "ttl", "resettime"):
 		return "unit: minute, or a period such as period: 10s"
 	case is("periodms", "periodseconds", "timeunit", "units"):
 		return "unit: minute, or a period such as period: 10s"

@@ -1,8 +1,11 @@
 package descriptors
 
 import (
+	"fmt"
 	"slices"
 	"strings"
+
+	"go.yaml.in/yaml/v3"
 
 	"github.com/weirproxy/weir/internal/spelling"
 )
@@ -133,11 +136,17 @@ func (r *reader) fields(v value, f form) (fields, bool) {
 		r.keys[f] = known
 	}
 	original, own := known[0], known[1]
+	var owner field // the known key before
 	return slices.DeleteFunc(all, func(x field) bool {
 		if slices.Contains(original, x.key) || slices.Contains(own, x.key) {
+			owner = x
 			return false
 		}
 		if r.stopped {
+			return true
+		}
+		if isNull(x.value) && v.node.Style&yaml.FlowStyle != 0 && owner.node != nil && owner.node.Kind == yaml.ScalarNode {
+			r.failKey(x.value, x.keyLine, "is a key of its own to YAML: %s", bracketed(owner, x.key))
 			return true
 		}
 		keys := slices.Concat(original, own)
@@ -163,6 +172,23 @@ func (r *reader) fields(v value, f form) (fields, bool) {
 		}
 		return true
 	}), true
+}
+
+// bracketed says how to write a value that goes on behind a comma in a map of one line.
+func bracketed(f field, more string) string {
+	both := written(f.node.Value) + ", " + written(more)
+	switch f.key {
+	case "cidr", "any_of", "days", "count_by", "warn_at":
+		return "several stand in brackets, such as " + f.key + ": [" + both + "]"
+	case "not":
+		return "several stand in brackets, such as not: {any_of: [" + both + "]}"
+	case "value":
+		return "one of several values is match: {any_of: [" + both + "]}, in place of value"
+	case "prefix", "path", "regex":
+		return fmt.Sprintf("one of several is any_of: [{%s: %s}, {%s: %s}]", f.key, written(f.node.Value), f.key, written(more))
+	default:
+		return "a text with a comma stands in quotes, such as " + f.key + `: "` + f.node.Value + ", " + more + `"`
+	}
 }
 
 func (fs fields) get(key string) (value, bool) {

@@ -127,7 +127,7 @@ func (t *tree) path(v value, fs fields) *Matcher {
 		return nil
 	}
 	for segment := range strings.SplitSeq(text, "/") {
-		if name, colon := strings.CutPrefix(segment, ":"); colon && isName(name) {
+		if name := foreignVariable(segment); name != "" {
 			t.warn(v, v.line, "has the plain segment %s: probably {%s} is meant", segment, name)
 		}
 	}
@@ -203,6 +203,7 @@ func (t *tree) regex(v value) *Matcher {
 		t.fail(v, "is %s, %s", quote(expression), regexMistake(err))
 		return nil
 	}
+	t.checkRegex(v, expression, parsed)
 	size := 0
 	compiled, err := syntax.Compile(parsed.Simplify())
 	if err == nil {

@@ -172,6 +172,10 @@ func syntaxText(err error, data []byte, at int) string {
 		return "the line is no key of the map above: the keys of a map are indented alike"
 	case "mapping values are not allowed in this context":
 		return "a key stands where the value above it goes on: probably the line is indented too far"
+	case "did not find expected ',' or '}'", "did not find expected ',' or ']'":
+		return text + ": in a map or list of one line, a text with { } [ ] or , stands in quotes, such as path: \"/api/{id}\""
+	case "did not find expected node content":
+		return text + ": a text that begins with a mark such as : or , stands in quotes, such as \"::1/128\""
 	}
 	return text
 }

@@ -87,7 +87,7 @@ func TestMistakesOfAllSourcesComeTogether(t *testing.T) {
 		`weir.toml: domains[1].descriptors[2].value: is the floating-point number 1.5, must be text: put it in quotes`,
 		`weir.toml: domains[0].domain: domain "One" is defined already, at weir.yaml:5: a domain must be one document`,
 		`weir.yaml:9: domains[1].default.unit: "fortnight" is not a unit, must be second, minute, hour, day, week, month or year`,
-		`z.yaml:1: not valid YAML: did not find expected node content`,
+		`z.yaml:1: not valid YAML: did not find expected node content: a text that begins with a mark such as : or , stands in quotes, such as "::1/128"`,
 		`weir.yaml:9: warning: domains[1].default: has no requests_per_unit: that is 0, and denies every hit`,
 	}
 	must.Match(t, "messages", want, got)

@@ -35,6 +35,7 @@ const (
 	maxBucketText   = 1024   // bytes of its keys and values
 	maxQuotaUsages  = 4000   // usages of one stream in a second
 	maxQuotaClients = 2000   // buckets of Envoys that share one limit, also ones of streams that have ended
+	maxQuotaKept    = 20_000 // buckets of Envoys in all limits, also ones of streams that have ended
 	quotaTick       = 20 * time.Millisecond
 )
 
@@ -58,6 +59,7 @@ type quotas struct {
 	streams   map[uint64]*quotaStream    // by mark
 	counts    map[countOfRule]*[2]uint64 // reported hits, allowed and denied
 	buckets   int                        // of all streams
+	kept      int                        // clients of all divisions at the last step, and the ones that have joined since
 	turnedOff map[string]uint64          // buckets without an assignment, by reason
 	rules     *descriptors.Rules         // that the divisions are of
 	looked    time.Duration              // when all limits were looked up
@@ -180,7 +182,7 @@ func (q *quotas) close(s *quotaStream) {
 	for _, m := range s.members {
 		q.leave(m)
 	}
-	s.closed = true
+	s.closed, s.members, s.pending, s.unread = true, nil, nil, nil // divisions keep some members for a time
 	s.signal()
 }
 
@@ -226,7 +228,9 @@ func (q *quotas) step() bool {
 			s.late(now)
 		}
 	}
+	q.kept = 0
 	for key, d := range q.divisions {
+		q.kept += d.Clients()
 		if q.limits.tend(d, now); now < d.due {
 			continue
 		}
@@ -307,6 +311,10 @@ func (q *quotas) join(m *member, of *limiter.Dividend, limit quota.Limit, now ti
 		if d.Clients() >= maxQuotaClients {
 			return fmt.Errorf("more than %d buckets of Envoys share one limit", maxQuotaClients)
 		}
+		if q.kept >= maxQuotaKept {
+			return fmt.Errorf("more than %d buckets, also of Envoys that have gone", maxQuotaKept)
+		}
+		q.kept++
 		m.division, m.client, m.warned = d, d.Join(now, m), false
 		m.entries = slices.Clone(m.stream.entries) // in the order of the rule
 		d.due = now

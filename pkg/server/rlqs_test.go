@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -235,6 +236,44 @@ func TestALimitIsDividedAmongABoundedNumberOfBuckets(t *testing.T) {
 		const line = `weir_rlqs_refused_total{reason="more than 2000 buckets of Envoys share one limit"} 1000`
 		if !strings.Contains(scrape(t, f), line) {
 			t.Errorf("the metrics lack %s", line)
+		}
+	})
+}
+
+// A bucket of an Envoy counts until its last assignment has expired, also when the Envoy has gone.
+func TestEnvoysThatHaveGoneKeepABoundedNumberOfBuckets(t *testing.T) {
+	const large = "domain: edge\ndescriptors:\n  - {key: tenant, rate_limit: {algorithm: token_bucket, requests_per_unit: 1000000, unit: second}}\n"
+	synctest.Test(t, func(t *testing.T) {
+		once(t)
+		f := start(t, large, func(o *Options) { o.GRPCGo = false })
+		ids := make([]*rlqsv3.BucketId, maxStreamBucket)
+		const streams, groups = 60, maxQuotaBuckets / maxStreamBucket
+		for n := range streams {
+			for i := range ids {
+				ids[i] = bucketID("tenant", fmt.Sprint(n%groups, " ", i))
+			}
+			ctx, leave := context.WithCancel(t.Context())
+			c := &quotaClient{must.Get(rlqsv3.NewRateLimitQuotaServiceClient(f.conn).StreamRateLimitQuotas(ctx))(t), t}
+			c.report("edge", 1, ids...)
+			time.Sleep(100 * time.Millisecond)
+			leave()
+			synctest.Wait()
+		}
+		kept := 0
+		for _, l := range f.server.Quotas().Limits {
+			kept += len(l.Parts)
+		}
+		if kept > maxQuotaKept || kept < maxQuotaKept/2 {
+			t.Errorf("%d buckets of %d are kept; want at most %d, and many", kept, streams*maxStreamBucket, maxQuotaKept)
+		}
+		if want := fmt.Sprintf("more than %d buckets, also of Envoys that have gone", maxQuotaKept); !strings.Contains(scrape(t, f), want) {
+			t.Errorf("the metrics lack the reason %q", want)
+		}
+		time.Sleep(time.Minute) // the assignments have expired
+		c := f.quotas(t)
+		c.report("edge", 1, ids[:1]...)
+		if got := fmt.Sprint(c.next()); !strings.Contains(got, " per ") {
+			t.Errorf("after that: got %s, want a bucket", got)
 		}
 	})
 }

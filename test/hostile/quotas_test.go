@@ -83,6 +83,37 @@ func quotaAttacks() []attack {
 				})
 			},
 		},
+		{
+			name:  "quota_buckets_that_are_left",
+			grpc:  ownLane,
+			how:   "8 connections open a stream, report 1000 bucket ids of 1000 bytes each, and reset the stream, as fast as they can",
+			bound: "20 000 buckets, also of Envoys that have gone",
+			run: func(a *assault) {
+				bodies := a.usages("divided", 1000, 8, strings.Repeat("x", 950))
+				a.repeat(8, func(ctx context.Context) error {
+					p, err := a.raw(ctx)
+					if err != nil {
+						return err
+					}
+					p.path = quotaMethod
+					p.discard()
+					for ctx.Err() == nil {
+						a.attempts.Add(1)
+						if err := p.open(true); err != nil {
+							return err
+						}
+						if err := p.data(bodies[rand.IntN(len(bodies))]); err != nil {
+							return err
+						}
+						a.pause(50 * time.Millisecond) // the report counts before the reset
+						if err := p.reset(p.stream); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+			},
+		},
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/weirproxy/weir/internal/loglimit"
 	"github.com/weirproxy/weir/pkg/store"
 )
 
@@ -86,7 +87,18 @@ type circuit struct {
 	phase    atomic.Pointer[phase]
 	changed  chan struct{} // wakes the watcher after a request changed the phase
 	answered chan struct{} // closed when the first call of Await has ended
+
+	// Of the watcher.
+	lines loglimit.Limiter // a store that comes and goes can cause lines
+	loud  bool             // the last failure was logged
+	told  bool             // so was a failure of this outage
 }
+
+// Of the lines about failures, linesAtOnce pass at once, and then one each linesEvery.
+const (
+	linesAtOnce = 20
+	linesEvery  = 10 * time.Second
+)
 
 // newCircuit returns the circuit of a shard. A circuit of the first shards is open, until a call of
 // Await has ended. So a request never waits for a store that was away from the start. A shard that
@@ -372,18 +384,34 @@ func (c *circuit) logChanges(ctx context.Context, logged, p *phase) {
 		p.before = nil
 		switch {
 		case p.state == Open && from.state == HalfOpen:
-			c.Logger.LogAttrs(ctx, slog.LevelWarn, "store failed again, limits go on by their on_store_error", c.named(p.causes()...)...)
+			c.logFailure(ctx, "store failed again, limits go on by their on_store_error", p)
 		case p.state == Open && (from.state == Closed || from.first):
-			c.Logger.LogAttrs(ctx, slog.LevelWarn, "store is away, limits go by their on_store_error", c.named(p.causes()...)...)
-		case p.state == HalfOpen:
+			c.logFailure(ctx, "store is away, limits go by their on_store_error", p)
+		case p.state == HalfOpen && c.loud:
 			c.Logger.LogAttrs(ctx, slog.LevelInfo, "store answers again, single requests try it", c.named()...)
 		case p.state == Closed && from.first:
 			c.Logger.LogAttrs(ctx, slog.LevelInfo, "store answers, its counts rule", c.named()...)
-		case p.state == Closed:
+		case p.state == Closed && c.told:
+			c.told = false
 			c.Logger.LogAttrs(ctx, slog.LevelInfo, "store is back, its counts rule again",
 				c.named(slog.Duration("away", p.since.Sub(p.away)), slog.Uint64("decided_without", p.decided))...)
 		}
 	}
+}
+
+// logFailure logs that a phase has begun in which the store is not asked. The end of an outage is
+// logged if a failure of this outage was.
+func (c *circuit) logFailure(ctx context.Context, text string, p *phase) {
+	missed, due := c.lines.DueOf(linesAtOnce, linesEvery)
+	if c.loud = due; !due {
+		return
+	}
+	c.told = true
+	attrs := p.causes()
+	if missed > 0 {
+		attrs = append(attrs, slog.Uint64("not_logged", missed))
+	}
+	c.Logger.LogAttrs(ctx, slog.LevelWarn, text, c.named(attrs...)...) //nolint:sloglint // one of two texts
 }
 
 // causes returns the attributes of a log line of an open circuit.

@@ -18,7 +18,7 @@ import (
 )
 
 func TestDeps(t *testing.T) {
-	deptest.Check(t, deptest.Rules{Own: []string{"pkg/algorithms", "pkg/store"}, Third: []string{}})
+	deptest.Check(t, deptest.Rules{Own: []string{"internal/loglimit", "pkg/algorithms", "pkg/store"}, Third: []string{}})
 }
 
 // now is the clock of a memstore in a bubble.

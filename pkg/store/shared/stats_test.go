@@ -3,6 +3,7 @@ package shared
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,6 +47,46 @@ func TestOneLinePerChangeOfState(t *testing.T) {
 		}
 		must.Match(t, "log", want, r.log.Lines())
 	})
+}
+
+// A store that comes and goes, or fails each request after a good probe, can change the state many
+// times a second.
+func TestLinesAboutAStoreThatComesAndGoesAreLimited(t *testing.T) {
+	for name, again := range map[string]error{"comes and goes": nil, "fails again": errDown} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, setup{}, func(r *rig) {
+				t := r.t
+				begun := time.Now()
+				for over := false; !over; {
+					over = time.Since(begun) > 10*time.Minute
+					r.primary.fail(errDown)
+					for r.State() == Closed {
+						r.hit()
+						time.Sleep(defaultFailingFor / 4)
+						synctest.Wait()
+					}
+					r.halfOpen()
+					if !over {
+						r.primary.fail(again)
+					}
+					for range successesToClose {
+						r.hit()
+					}
+					synctest.Wait()
+				}
+				lines := r.log.Lines()
+				if most := 3 * (linesAtOnce + int(time.Since(begun)/linesEvery) + 1); len(lines) > most {
+					t.Errorf("%d lines, want at most %d; the last ones: %q", len(lines), most, lines[len(lines)-6:])
+				}
+				if last := lines[len(lines)-1]; !strings.Contains(last, "store is back") {
+					t.Errorf("the last line is %q, want that the store is back", last)
+				}
+				if !strings.Contains(strings.Join(lines, "\n"), "not_logged=") {
+					t.Errorf("no line has the number of missing lines")
+				}
+			})
+		})
+	}
 }
 
 func TestCloseEndsAProbeThatHangs(t *testing.T) {

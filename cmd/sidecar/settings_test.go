@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/weirproxy/weir/internal/app"
 	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/internal/rules/xds"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/wire/certificates"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
@@ -249,6 +251,10 @@ func TestSettingsThatDoNotGoTogetherAreRefused(t *testing.T) {
 }
 
 func TestASettingsFileThatCannotBeReadIsRefused(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe.yaml")
+	must.Do(t, syscall.Mkfifo(pipe, 0o600))
+	endless := filepath.Join(filepath.Dir(pipe), "endless.yaml")
+	must.Do(t, os.Symlink("/dev/zero", endless))
 	tests := []struct{ name, file, want string }{
 		{"missing", "missing.yaml", "no such file or directory"},
 		{"syntax", settingsFile(t, "a.yaml", "max-keys: [\n"), "a.yaml: yaml: line"},
@@ -256,6 +262,8 @@ func TestASettingsFileThatCannotBeReadIsRefused(t *testing.T) {
 		{"toml", settingsFile(t, "c.toml", "max-keys\n"), "c.toml: "},
 		{"json", settingsFile(t, "d.json", "{"), "d.json: "},
 		{"format", "weir.ini", `--config: "weir.ini": must be a file whose name ends in .yaml, .yml, .toml or .json`},
+		{"a pipe", pipe, "pipe.yaml: must be a regular file"},
+		{"a device", endless, "endless.yaml: must be a regular file"},
 		{"itself", settingsFile(t, "e.yaml", "config: other.yaml\n"), "config: is not a setting"},
 	}
 	for _, test := range tests {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
 
+	"github.com/weirproxy/weir/internal/regular"
 	"github.com/weirproxy/weir/internal/settings"
 	"github.com/weirproxy/weir/internal/spelling"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -118,7 +120,7 @@ func mergeFile(v *viper.Viper, file string, all []setting) []error {
 	if text, tooLarge := bounds.TooLarge(int(info.Size()), 0); tooLarge {
 		return []error{fmt.Errorf("%s: %s", file, text)}
 	}
-	data, err := os.ReadFile(file)
+	data, err := regular.Read(file, cmp.Or(bounds.MaxBytes, descriptors.DefaultMaxBytes))
 	if err != nil {
 		return []error{fmt.Errorf("config: %w", err)}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weirproxy/weir/internal/lab/cases"
+	"github.com/weirproxy/weir/internal/regular"
 	"github.com/weirproxy/weir/internal/rules/reload"
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
@@ -120,7 +121,7 @@ func (t *tested) file(cmd *cobra.Command, path string) error {
 // run returns the results of the tests of a file, or the mistakes that keep them from running, and
 // the exit code of these.
 func (t *tested) run(cmd *cobra.Command, path string) ([]cases.Result, int, error) {
-	data, err := os.ReadFile(path)
+	data, err := regular.Read(path, descriptors.DefaultMaxBytes)
 	if err != nil {
 		return nil, exitUsage, reload.FileError{File: path, Err: err}
 	}

@@ -166,7 +166,7 @@ func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
 		Own: []string{
 			"internal/admin/page", "internal/admin/render", "internal/admin/watch", "internal/durations", "internal/lane", "internal/loglimit", "internal/metrics",
-			"internal/printable", "pkg/quota", "internal/rawio", "internal/ranges", "internal/spelling", "internal/timespan", "internal/top", "internal/wire", "internal/zones",
+			"internal/printable", "pkg/quota", "internal/rawio", "internal/ranges", "internal/regular", "internal/spelling", "internal/timespan", "internal/top", "internal/wire", "internal/zones",
 			"internal/wire/web", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store", "pkg/store/memstore", "proto/...",
 		},
 		Never: []string{"github.com/spf13", "flag", "github.com/redis", "github.com/weirproxy/weir/pkg/server"},

@@ -17,7 +17,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own: []string{"internal/durations", "internal/metrics", "internal/ranges", "internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store/memstore", "pkg/store", "internal/top"},
+		Own: []string{"internal/durations", "internal/metrics", "internal/ranges", "internal/regular", "internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store/memstore", "pkg/store", "internal/top"},
 		Third: []string{
 			"github.com/DataDog/datadog-go/v5/statsd", "github.com/cactus/go-statsd-client/v5/statsd", "github.com/prometheus/client_golang/prometheus",
 		},

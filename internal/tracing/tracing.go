@@ -34,6 +34,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/weirproxy/weir/internal/loglimit"
+	"github.com/weirproxy/weir/internal/regular"
 )
 
 // scope is the instrumentation scope of all spans.
@@ -135,6 +136,9 @@ func (t *Tracing) export(ctx context.Context, o Options) error {
 // newExporter returns an exporter of the protocol that the environment names, else of the given
 // one.
 func newExporter(ctx context.Context, protocol string) (sdk.SpanExporter, error) {
+	if err := checkFiles(); err != nil {
+		return nil, err
+	}
 	name := "protocol"
 	for _, variable := range []string{"OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"} {
 		if set := os.Getenv(variable); set != "" {
@@ -149,6 +153,25 @@ func newExporter(ctx context.Context, protocol string) (sdk.SpanExporter, error)
 	default:
 		return nil, fmt.Errorf("%s: %q: must be %s, %s or %s", name, protocol, ProtocolGRPC, ProtocolProtobuf, protocolJSON)
 	}
+}
+
+// maxFile bounds a file of a certificate or a key.
+const maxFile = 1 << 20
+
+// checkFiles reads the files of TLS that the environment names, before the SDK does. The SDK would
+// wait for a pipe, and read a file of any size.
+func checkFiles() error {
+	var errs []error
+	for _, kind := range []string{"CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"} {
+		for _, prefix := range []string{"OTEL_EXPORTER_OTLP_", "OTEL_EXPORTER_OTLP_TRACES_"} {
+			if path := os.Getenv(prefix + kind); path != "" {
+				if _, err := regular.Read(path, maxFile); err != nil {
+					errs = append(errs, fmt.Errorf("%s%s: %w", prefix, kind, err))
+				}
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Tracer returns the tracer of spans; nil for a nil Tracing.

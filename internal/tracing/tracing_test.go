@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,12 +20,13 @@ import (
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
 	"github.com/weirproxy/weir/internal/testing/logtest"
+	"github.com/weirproxy/weir/internal/testing/must"
 	"github.com/weirproxy/weir/internal/testing/tracingtest"
 )
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"internal/loglimit", "pkg/store", "pkg/algorithms"},
+		Own:   []string{"internal/loglimit", "internal/regular", "pkg/store", "pkg/algorithms"},
 		Never: []string{"github.com/spf13", "github.com/weirproxy/weir/pkg/server", "github.com/prometheus"},
 	})
 }
@@ -148,13 +151,20 @@ func TestWhichTracesAreKept(t *testing.T) {
 }
 
 func TestMistakesInTheEnvironmentAreTold(t *testing.T) {
+	dir := t.TempDir()
+	pipe, large := filepath.Join(dir, "pipe"), filepath.Join(dir, "large")
+	must.Do(t, syscall.Mkfifo(pipe, 0o600))
+	must.Do(t, os.WriteFile(large, nil, 0o600))
+	must.Do(t, os.Truncate(large, 20<<30)) // sparse
 	for _, test := range []struct{ variable, want string }{
 		{"OTEL_TRACES_EXPORTER=zipkin", `OTEL_TRACES_EXPORTER: "zipkin": must be otlp or none`},
 		{"OTEL_EXPORTER_OTLP_PROTOCOL=thrift", `OTEL_EXPORTER_OTLP_PROTOCOL: "thrift": must be grpc, http/protobuf or http/json`},
 		{"OTEL_TRACES_SAMPLER=some", "unsupported sampler: some"},
 		{"OTEL_PROPAGATORS=pigeon", "unknown propagator: pigeon"},
 		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://[", "parse url"},
-		{"OTEL_EXPORTER_OTLP_CERTIFICATE=/nowhere", "/nowhere"},
+		{"OTEL_EXPORTER_OTLP_CERTIFICATE=/nowhere", "OTEL_EXPORTER_OTLP_CERTIFICATE: open /nowhere: no such file or directory"},
+		{"OTEL_EXPORTER_OTLP_CERTIFICATE=" + pipe, "OTEL_EXPORTER_OTLP_CERTIFICATE: open " + pipe + ": must be a regular file"},
+		{"OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY=" + large, "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY: read " + large + ": must have at most 1048576 bytes"},
 		{"OTEL_RESOURCE_ATTRIBUTES=team", "OTEL_RESOURCE_ATTRIBUTES: "},
 	} {
 		t.Run(test.variable, func(t *testing.T) {

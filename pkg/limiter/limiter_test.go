@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -348,7 +349,7 @@ func TestOverridesOfOtherPeriodsCountApart(t *testing.T) {
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"internal/top", "internal/ranges", "internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms", "pkg/descriptors", "pkg/store", "pkg/store/memstore"},
+		Own:   []string{"internal/regular", "internal/top", "internal/ranges", "internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms", "pkg/descriptors", "pkg/store", "pkg/store/memstore"},
 		Never: []string{"google.golang.org/grpc", "google.golang.org/protobuf", "github.com/spf13/viper"},
 	})
 }
@@ -451,6 +452,17 @@ func TestLoadFilesPutsRulesInForceOrNamesEveryMistake(t *testing.T) {
 	_, err := f.LoadFiles(bad, filepath.Join(dir, "missing"))
 	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "bad.yaml:2: ") {
 		t.Errorf("LoadFiles with a missing file and a mistake: got %v; want both", err)
+	}
+	pipe, endless, named := filepath.Join(dir, "pipe"), filepath.Join(dir, "endless.csv"), filepath.Join(dir, "named.yaml")
+	must.Do(t, syscall.Mkfifo(pipe, 0o600))
+	must.Do(t, os.Symlink("/dev/zero", endless))
+	must.Do(t, os.WriteFile(named, []byte("domain: c\ndescriptors: [{key: k, rate_limit: {unit: day, table: endless.csv}}]\n"), 0o600))
+	for path, want := range map[string]string{
+		pipe: "pipe: must be a regular file", "/dev/zero": "/dev/zero: must be a regular file", named: "endless.csv: must be a regular file",
+	} {
+		if _, err := f.LoadFiles(path); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("LoadFiles of %s: got %v, want %q", path, err, want)
+		}
 	}
 	if _, err := f.LoadFiles(); !errors.Is(err, limiter.ErrNoDocuments) {
 		t.Errorf("LoadFiles of no file: got %v", err)

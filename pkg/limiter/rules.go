@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/weirproxy/weir/internal/regular"
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
 
@@ -122,7 +123,7 @@ func (l *Limiter) LoadFiles(paths ...string) ([]descriptors.Warning, error) {
 		tables    = make(map[string]*descriptors.Table)
 	)
 	for _, path := range paths {
-		data, err := os.ReadFile(path)
+		data, err := regular.Read(path, descriptors.DefaultMaxBytes)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("read rules: %w", err))
 			continue
@@ -146,7 +147,7 @@ func tablesOf(file string, known map[string]*descriptors.Table) func(name string
 		if text, tooLarge := (descriptors.Options{}).TableTooLarge(int(info.Size()), 0); tooLarge {
 			return nil, fmt.Errorf("%s: %s", path, text)
 		}
-		data, err := os.ReadFile(path)
+		data, err := regular.Read(path, descriptors.DefaultMaxTableBytes)
 		if err != nil {
 			return nil, fmt.Errorf("read table: %w", err)
 		}

@@ -33,7 +33,7 @@ import (
 func TestDeps(t *testing.T) {
 	once(t)
 	deptest.Check(t, deptest.Rules{
-		Own: []string{"internal/ranges", "internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms", "pkg/descriptors", "pkg/store", "pkg/limiter", "pkg/store/memstore", "internal/wire", "internal/durations", "internal/headers", "internal/lane", "internal/wire/laneserver", "internal/loglimit", "internal/metrics", "internal/printable", "pkg/quota", "internal/rawio", "internal/top", "internal/wire/web"},
+		Own: []string{"internal/ranges", "internal/regular", "internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms", "pkg/descriptors", "pkg/store", "pkg/limiter", "pkg/store/memstore", "internal/wire", "internal/durations", "internal/headers", "internal/lane", "internal/wire/laneserver", "internal/loglimit", "internal/metrics", "internal/printable", "pkg/quota", "internal/rawio", "internal/top", "internal/wire/web"},
 		Never: []string{
 			"github.com/spf13", "flag", "github.com/redis",
 			"go.opentelemetry.io/otel/sdk", "go.opentelemetry.io/otel/exporters",

@@ -16,7 +16,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"internal/printable", "pkg/quota", "internal/ranges", "internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store/memstore", "pkg/store", "proto/...", "internal/top"},
+		Own:   []string{"internal/printable", "pkg/quota", "internal/ranges", "internal/regular", "internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store/memstore", "pkg/store", "proto/...", "internal/top"},
 		Never: []string{"github.com/weirproxy/weir/pkg/server", "github.com/spf13"},
 	})
 }

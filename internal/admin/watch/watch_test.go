@@ -22,7 +22,7 @@ import (
 
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
-		Own:   []string{"internal/admin/render", "pkg/quota", "internal/top", "internal/printable", "internal/ranges", "internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store/memstore", "pkg/store", "proto/..."},
+		Own:   []string{"internal/admin/render", "pkg/quota", "internal/top", "internal/printable", "internal/ranges", "internal/regular", "internal/spelling", "internal/timespan", "internal/zones", "pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store/memstore", "pkg/store", "proto/..."},
 		Never: []string{"github.com/weirproxy/weir/pkg/server", "github.com/spf13"},
 	})
 }

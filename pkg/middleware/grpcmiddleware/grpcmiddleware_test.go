@@ -26,7 +26,7 @@ import (
 func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
 		Own: []string{
-			"internal/headers", "internal/ranges", "internal/spelling", "internal/timespan", "internal/top", "internal/zones",
+			"internal/headers", "internal/ranges", "internal/regular", "internal/spelling", "internal/timespan", "internal/top", "internal/zones",
 			"pkg/algorithms", "pkg/descriptors", "pkg/limiter", "pkg/store", "pkg/store/memstore",
 		},
 		Third: []string{

@@ -130,6 +130,22 @@ func TestTheProgramIgnoresArgumentsAndEndsWithASignal(t *testing.T) {
 	}
 }
 
+// A typo in REDIS_URL must not go unseen: each replica then counts for itself.
+func TestTheProgramLogsThatItCountsInMemoryAndNamesAVariableWithATypo(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	lay(t, root, map[string]string{"config/a.yaml": rules("a", "k", 1)})
+	log := new(logtest.Log)
+	c := program(t, append(anyPort(), "USE_STATSD=false", "RUNTIME_ROOT="+root, "REDIS_ULR=redis:6379"))
+	c.Stderr = log
+	must.Do(t, c.Start())
+	_, next := log.Await(t, 0, logtest.Has(`"level":"warning","@message":"REDIS_URL is not set, so counts are in memory: each replica has its own`))
+	_, next = log.Await(t, next, logtest.Has(`"level":"warning","@message":"a variable is unknown, and has no effect","variable":"REDIS_ULR","meant":"REDIS_URL"`))
+	log.Await(t, next, logtest.Has(`"@message":"ready"`))
+	must.Do(t, c.Process.Signal(syscall.SIGTERM))
+	must.Do(t, c.Wait())
+}
+
 func TestMistakesInTheEnvironmentEndTheProcessAtOnceAndAllAreTold(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

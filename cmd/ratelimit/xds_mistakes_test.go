@@ -90,3 +90,18 @@ func TestABadFirstConfigurationByXDSIsNotReadyAndSaysWhy(t *testing.T) {
 	r.awaitRefused(t, from, refused{reasonsOf("bad"), []string{"xds:of-bad"}, nil})
 	health("OK", healthgrpc.HealthCheckResponse_SERVING, "OK | OK 2/3 left 1 reset")
 }
+
+// proto3 has one form for a limit of 0 and for one without a number. A control plane may mean 0.
+func TestALimitOfZeroOverXDSDeniesAndIsNoWarning(t *testing.T) {
+	t.Parallel()
+	p := controlPlane(t)
+	sets(t, p, "1", perHour("closed", 0))
+	r := start(t, "", "CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL="+p.Address)
+	r.awaitPage(t, "http", "/healthcheck", http.StatusOK, "OK")
+	r.wantAnswer(t, "closed | k=v", "OVER_LIMIT | OVER_LIMIT 0/3 reset")
+	for _, line := range r.log.Lines() {
+		if strings.Contains(line, `"@message":"rule warning"`) || strings.Contains(line, "requests_per_unit") {
+			t.Errorf("got the line %s", line)
+		}
+	}
+}

@@ -75,6 +75,33 @@ func TestWindowsAreAlignedAgainAfterAStepOfTheClock(t *testing.T) {
 	}
 }
 
+func TestAClientThatWaitsAsLongAsItIsToldPassesAlsoAfterTheClockWentBack(t *testing.T) {
+	for _, a := range algorithms.RateAlgorithms() {
+		for _, by := range []time.Duration{-150 * time.Millisecond, -7 * time.Second, -37 * time.Second, -90 * time.Minute, -48 * time.Hour} {
+			t.Run(fmt.Sprint(by, "/", a), func(t *testing.T) {
+				inSteppingBubble(t, Options{}, func(t *testing.T, s *Store, w *stepping) {
+					limit := algorithms.Limit{Algorithm: a, Requests: 10, Period: time.Minute}
+					time.Sleep(61 * time.Second) // a step goes back over the start of the window
+					take(t, s, "key", limit, 10)
+					w.step(s, by)
+					d := take(t, s, "key", limit, 3)
+					if d.Allowed || d.RetryAfter <= 0 {
+						t.Fatalf("after the step: got %+v, want denied", d)
+					}
+					time.Sleep(d.RetryAfter - 1)
+					if early := take(t, s, "key", limit, 3); early.Allowed || early.RetryAfter != 1 {
+						t.Errorf("a nanosecond before the end of the wait of %v: got %+v, want denied for a nanosecond", d.RetryAfter, early)
+					}
+					time.Sleep(time.Nanosecond)
+					if late := take(t, s, "key", limit, 3); !late.Allowed {
+						t.Errorf("after the wait of %v: got %+v, want allowed", d.RetryAfter, late)
+					}
+				})
+			})
+		}
+	}
+}
+
 func TestAStepOfTheClockIsLoggedOnceWithItsSize(t *testing.T) {
 	var log bytes.Buffer
 	inSteppingBubble(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(t *testing.T, s *Store, w *stepping) {

@@ -51,6 +51,24 @@ func TestTheBoundHoldsForMemory(t *testing.T) {
 	}
 }
 
+// docs/algorithms-reference.md says 2.2 KB, and why.
+func TestALogOfAHundredInstantsTakesAsManyBytesAsItsPage(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector takes memory of its own")
+	}
+	inBubble(t, Options{SweepInterval: 1000 * time.Hour}, func(t *testing.T, s *Store) {
+		const keys = 5000
+		before := heapBytes()
+		for range 100 {
+			flood(t, s, keys, 1, logLimit(100))
+			time.Sleep(time.Millisecond)
+		}
+		if got := (heapBytes() - before) / keys; got < 2100 || got > 2300 {
+			t.Errorf("a log takes %d bytes, want 2100 to 2300", got)
+		}
+	})
+}
+
 // logLimit is a limit under which few hits take several entries.
 func logLimit(requests uint32) algorithms.Limit {
 	return algorithms.Limit{Algorithm: algorithms.SlidingWindowLog, Requests: requests, Period: time.Hour}

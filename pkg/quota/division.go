@@ -8,9 +8,9 @@ import (
 // Division is the ledger of one limit. Instants are durations since any fixed moment, and never go
 // back. Not safe for concurrent use. Make one with New.
 type Division struct {
-	limit   Limit
+	limit   Limit         // that the clients and the level keep
 	goal    Limit         // at most limit: the clients should have no more
-	level   int64         // to pay for buckets; below 0 only after a limit was lowered
+	level   int64         // to pay for buckets
 	at      time.Duration // of level
 	clients []*Client     // in the order in which they came
 	dirty   bool          // targets are older than demands
@@ -76,15 +76,28 @@ func New(l Limit, now time.Duration) *Division {
 	return &Division{limit: l, goal: l, level: l.Burst, at: now}
 }
 
-// Limit returns the limit.
-func (d *Division) Limit() Limit { return d.limit }
+// Limit returns the limit of the last SetLimit.
+func (d *Division) Limit() Limit { return d.goal }
 
-// SetLimit changes the limit from now on. Buckets that were given by the limit before count.
+// SetLimit changes the limit. A lower one holds when the clients have no more: in some 300
+// milliseconds. The bucket of a client that is gone must have expired.
 func (d *Division) SetLimit(l Limit, now time.Duration) {
-	if l != d.limit || l != d.goal {
+	if l != d.goal {
 		d.advance(now)
-		d.limit, d.goal, d.dirty = l, l, true
+		d.fit(l)
 	}
+}
+
+// fit lets the limit follow a goal. A goal that is lower counts when the clients have no more.
+// Until then the level can pay for the changes of their buckets.
+func (d *Division) fit(goal Limit) {
+	l := Limit{max(goal.Rate, d.rates), max(goal.Burst, d.limit.Burst)}
+	if d.rates <= goal.Rate && d.tokens <= goal.Burst {
+		l = goal
+	}
+	d.dirty = d.dirty || l != d.limit || goal != d.goal
+	d.limit, d.goal = l, goal
+	d.level = min(d.level, d.room())
 }
 
 // Join adds a client that has no bucket.
@@ -174,6 +187,9 @@ const (
 func (d *Division) Step(now time.Duration, orders []Order) ([]Order, time.Duration) {
 	d.advance(now)
 	d.settle(now)
+	if d.limit != d.goal {
+		d.fit(d.goal)
+	}
 	if d.dirty {
 		d.aim()
 	}
@@ -190,6 +206,9 @@ func (d *Division) Step(now time.Duration, orders []Order) ([]Order, time.Durati
 		orders = d.rotate(now, orders)
 	}
 	orders = d.grow(now, orders)
+	if lack <= 0 && !waiting {
+		orders = d.even(now, orders)
+	}
 	orders = d.renew(now, orders)
 	next := now + patience
 	if lack > 0 || waiting {
@@ -221,11 +240,7 @@ func (d *Division) sum(c *Client, sign int64) {
 // advance brings the level to now.
 func (d *Division) advance(now time.Duration) {
 	if now > d.at {
-		if free := d.free(); free >= 0 {
-			d.level += min(scale(free, now-d.at, time.Second), d.limit.Burst)
-		} else { // after a limit was lowered
-			d.level = max(d.level-scale(-free, now-d.at, time.Second), -d.limit.Burst)
-		}
+		d.level += min(scale(d.free(), now-d.at, time.Second), d.limit.Burst)
 		d.at = now
 	}
 	d.level = min(d.level, d.room())
@@ -238,7 +253,7 @@ func (c *Client) rate() int64 { return max(c.bucket.speed, c.before.speed) }
 func (d *Division) free() int64 { return d.limit.Rate - d.rates }
 
 // spare returns the part of the rate that may be given. A part is held back to pay for changes.
-func (d *Division) spare() int64 { return d.free() - d.limit.Rate + d.goal.Rate - d.goal.Rate/32 }
+func (d *Division) spare() int64 { return d.free() - d.limit.Rate + d.goal.Rate - d.goal.Rate/48 }
 
 // room returns the level that fits beside all buckets.
 func (d *Division) room() int64 { return d.limit.Burst - d.tokens }
@@ -272,7 +287,7 @@ func (d *Division) settle(now time.Duration) {
 // aim sets the targets by the demands. Clients without a stream keep their rates.
 func (d *Division) aim() {
 	d.dirty = false
-	rate := d.goal.Rate - d.goal.Rate/32
+	rate := d.goal.Rate - d.goal.Rate/48
 	d.demands = d.demands[:0]
 	for _, c := range d.clients {
 		switch {
@@ -326,9 +341,10 @@ func (d *Division) size(c *Client, rate int64) int64 {
 // hungry reports whether the client could use a larger rate.
 func (c *Client) hungry() bool { return c.demand < 0 || c.demand > c.bucket.speed/8*7 }
 
-// ready reports whether the client may get an order that changes its bucket.
+// ready reports whether the client may get an order that changes its bucket. An order after no
+// bucket at all waits for nothing.
 func (c *Client) ready(now time.Duration) bool {
-	return !c.gone && !c.leaving && c.placed && c.acked && !c.change && !c.late(now)
+	return !c.gone && !c.leaving && c.placed && !c.change && (c.bucket.Max == 0 || c.acked && !c.late(now))
 }
 
 // late reports whether an order sent now may find that the bucket has expired.
@@ -336,15 +352,31 @@ func (c *Client) late(now time.Duration) bool {
 	return !c.own && now+Delivery >= c.fresh+TTL-TTL/drift
 }
 
-// place sends the first order to a client, which has no bucket: a full one, or none if the level
-// does not suffice.
+// place sends the first order to a client, which has no bucket: a bucket, or none if the level does
+// not suffice.
 func (d *Division) place(c *Client, now time.Duration, orders []Order) []Order {
-	rate := min(c.target, max(d.spare(), d.limit.Rate/64/int64(len(d.clients)), 0))
-	b := give(bucketOf(d.size(c, rate), rate, c.bucket.Bucket))
-	if b.Max > 0 && (d.level >= b.tokens() || c.own) && d.free() >= b.speed && d.seated < d.seats() {
-		return d.pay(c, b, now, orders)
+	n := len(orders)
+	if orders = d.seat(c, now, orders); len(orders) == n {
+		return d.send(c, Bucket{}, now, orders)
 	}
-	return d.send(c, Bucket{}, now, orders)
+	return orders
+}
+
+// seat gives a client without a bucket one. If the level cannot pay, a client that has just come
+// gets a small one, of at least one token, and grows later.
+func (d *Division) seat(c *Client, now time.Duration, orders []Order) []Order {
+	least := d.limit.Rate / 64 / int64(len(d.clients))
+	rate := min(c.target, max(d.spare(), least))
+	size := d.size(c, rate)
+	if d.level < size && c.demand < 0 && !c.own {
+		rate = min(rate, least)
+		size = min(d.size(c, rate), max(d.level, 0)/token*token)
+	}
+	b := give(bucketOf(size, rate, c.bucket.Bucket))
+	if b.Max == 0 || d.free() < b.speed || d.level < b.tokens() && !c.own || d.seated >= d.seats() {
+		return orders
+	}
+	return d.pay(c, b, now, orders)
 }
 
 // seats returns how many clients may have a bucket, of at least one token. A limit of few tokens
@@ -371,7 +403,7 @@ func (d *Division) send(c *Client, b Bucket, now time.Duration, orders []Order) 
 	if (b.Max > 0) != (c.bucket.Max > 0) {
 		c.since = now
 	}
-	c.change = !c.own || b.Max > 0 || c.bucket.Max > 0
+	c.change = b.Max > 0 || c.bucket.Max > 0 || c.leaving
 	d.put(c, give(b), c.bucket)
 	c.placed, c.acked = true, false
 	c.seq++
@@ -392,13 +424,14 @@ func (d *Division) turnTo(c *Client, rate int64, deny bool, now time.Duration, o
 	if c.own { // the bucket may start empty
 		cost -= b.tokens()
 	}
+	keep := d.goal.Burst / 64 // for clients that wake
 	switch {
 	case b.Max == 0 && !deny:
 	case b.Max == 0:
 		return d.send(c, Bucket{}, now, orders)
-	case cost <= d.level && max(b.speed-c.bucket.speed, 0) <= d.free():
+	case cost+keep <= d.level && max(b.speed-c.bucket.speed, 0) <= d.free():
 		return d.pay(c, b, now, orders)
-	case deny && (cost > d.room() || d.free() <= 0):
+	case deny && (cost+keep > d.room() || d.free() <= 0):
 		return d.send(c, Bucket{}, now, orders)
 	}
 	return orders
@@ -430,16 +463,24 @@ func (d *Division) coming() (rate int64) {
 	return rate
 }
 
-// shrink takes rate from clients above their target.
+// shrink takes rate from clients above their target, first from the one with the most too much.
 func (d *Division) shrink(lack int64, now time.Duration, orders []Order) []Order {
 	lack -= d.coming()
-	for _, c := range d.clients {
-		if r := c.bucket.speed; lack > 0 && c.ready(now) && r > c.target+c.target/16 {
-			orders = d.turnTo(c, c.target, true, now, orders)
-			if c.change {
-				lack -= r - c.bucket.speed
+	for lack > 0 {
+		var most *Client
+		for _, c := range d.clients {
+			if r := c.bucket.speed; c.ready(now) && r > c.target+c.target/16 && (most == nil || r-c.target > most.bucket.speed-most.target) {
+				most = c
 			}
 		}
+		if most == nil {
+			break
+		}
+		r := most.bucket.speed
+		if orders = d.turnTo(most, most.target, true, now, orders); !most.change {
+			break
+		}
+		lack -= r - most.bucket.speed
 	}
 	return orders
 }
@@ -458,7 +499,7 @@ func (d *Division) rotate(now time.Duration, orders []Order) []Order {
 	if oldest == nil || d.seated < d.seats() {
 		return orders
 	}
-	if few := scale(4*token, time.Second, time.Duration(d.limit.Rate)); now-oldest.since < turn+time.Duration(min(few, int64(time.Hour))) {
+	if few := scale(4*token, time.Second, time.Duration(d.limit.Rate)); now-oldest.since < turn*3/2+time.Duration(min(few, int64(time.Hour))) {
 		return orders
 	}
 	return d.send(oldest, Bucket{}, now, orders)
@@ -483,10 +524,25 @@ func (d *Division) grow(now time.Duration, orders []Order) []Order {
 			first = c
 		}
 	}
-	if first == nil || d.seated >= d.seats() {
+	if first == nil {
 		return orders
 	}
-	return d.turnTo(first, min(first.target, max(d.spare(), 0)), false, now, orders)
+	return d.seat(first, now, orders)
+}
+
+// even moves rates and sizes to their targets while nobody lacks any and the level is nearly full.
+// Else the gain of the level would be lost. So a crowd that comes to all finds equal rates.
+func (d *Division) even(now time.Duration, orders []Order) []Order {
+	for _, c := range d.clients {
+		if d.level < d.room()-d.room()/4 {
+			break
+		}
+		r, rate := c.bucket.speed, min(c.target, c.bucket.speed+max(d.spare(), 0))
+		if r > 0 && c.ready(now) && (r > c.target+c.target/4 || rate > r+r/4 || d.size(c, r) > 2*c.bucket.tokens()) {
+			orders = d.turnTo(c, rate, false, now, orders)
+		}
+	}
+	return orders
 }
 
 // renew repeats orders, and ends the buckets of idle clients.

@@ -127,8 +127,8 @@ type useOf struct {
 	rate  func(envoy int, now time.Duration) float64
 }
 
-// usesTested returns loads, with the least part of a limit of 3 per second.
-func usesTested(three float64) []useOf {
+// usesTested returns loads, with the least part of a crowd.
+func usesTested(crowd float64) []useOf {
 	bucket := func(n, burst uint32, period time.Duration) algorithms.Limit {
 		return algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: n, Period: period, Extra: algorithms.Extra{Burst: burst}}
 	}
@@ -144,7 +144,13 @@ func usesTested(three float64) []useOf {
 			return hot(envoy, int(now/(30*time.Second))%8)
 		}},
 		{"all have much", bucket(1000, 200, time.Second), 0.92, func(int, time.Duration) float64 { return 400 }},
-		{"3 per second", bucket(3, 3, time.Second), three, func(int, time.Duration) float64 { return 2 }},
+		{"a crowd, 40 s of each minute", bucket(1000, 200, time.Second), crowd, func(_ int, now time.Duration) float64 {
+			if now%time.Minute < 20*time.Second {
+				return 100. / 8
+			}
+			return 2000. / 8
+		}},
+		{"3 per second", bucket(3, 3, time.Second), 0.6, func(int, time.Duration) float64 { return 2 }},
 		{"1 per 10 seconds", bucket(1, 1, 10*time.Second), 0.6, func(int, time.Duration) float64 { return 2 }},
 	}
 }
@@ -164,10 +170,11 @@ func (c *useOf) use(t *testing.T, processes int) {
 		}
 		s.run(at)
 		if at == time.Minute {
-			s.admitted = 0
+			one := *s.oracle
+			s.admitted, s.ideal, s.one = 0, 0, &one
 		}
 	}
-	used := float64(s.admitted) * token / float64(l.Rate) / 540
+	used := float64(s.admitted) / float64(s.ideal)
 	t.Logf("used %.1f %%", used*100)
 	if s.over || used < c.least {
 		t.Errorf("used %.3f of the limit, over %t; must be at least %.2f", used, s.over, c.least)
@@ -176,11 +183,34 @@ func (c *useOf) use(t *testing.T, processes int) {
 
 func TestALimitIsUsedByThoseWhoNeedIt(t *testing.T) {
 	t.Parallel()
-	for _, c := range usesTested(0.6) {
+	for _, c := range usesTested(0.95) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			c.use(t, 1)
 		})
+	}
+}
+
+func TestAWokenClientIsServedAtOnceWhileAnotherOneHasAll(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(100) {
+		s := newSchedule(seed, 8, Limit{Rate: 1000 * token, Burst: 200 * token}, none)
+		s.calm = true
+		for at := tick; at <= time.Minute; at += tick {
+			for i, e := range s.envoys {
+				if e.rate = 0; i == 0 {
+					e.rate = 1800
+				} else if begins := time.Duration(6+6*i) * time.Second; at > begins && at < begins+time.Second {
+					e.rate = 400
+				}
+			}
+			s.run(at)
+		}
+		for i, e := range s.envoys[1:] {
+			if wait := e.passed - e.asked; wait > 50*time.Millisecond || e.passed == 0 {
+				t.Errorf("seed %d: envoy %d waits for %v", seed, i+1, wait)
+			}
+		}
 	}
 }
 
@@ -273,23 +303,48 @@ func TestANewClientHasABucketAtOnce(t *testing.T) {
 	t.Errorf("the second client gets no bucket at once: %+v", orders)
 }
 
-func TestALoweredLimitTakesRatesBack(t *testing.T) {
+func TestALowerLimitIsKeptAndUsedWithinASecond(t *testing.T) {
 	t.Parallel()
 	s := newSchedule(3, 4, Limit{Rate: 1000 * token, Burst: 1000 * token}, none)
 	s.calm = true
 	s.run(20 * time.Second)
-	s.d.SetLimit(Limit{Rate: 10 * token, Burst: 10 * token}, s.now)
+	s.d.SetLimit(Limit{Rate: token, Burst: 10 * token}, s.now)
 	s.due = 0
-	s.run(22 * time.Second)
-	if given := s.d.limit.Rate - s.d.free(); given > s.d.limit.Rate {
-		t.Errorf("two seconds after a limit of 10/s the clients have %.1f/s", float64(given)/token)
+	s.run(21 * time.Second)
+	if s.d.limit != s.d.goal {
+		t.Errorf("a second after a limit of 1/s the clients have %.1f/s and %.1f tokens", float64(s.d.rates)/token, float64(s.d.tokens)/token)
 	}
-	s.oracle = &bucketOfEnvoy{Bucket: Bucket{Max: 10, Fill: 10, Interval: 1}, tokens: 10, at: 22}
-	s.d.level = min(s.d.level, 0)
-	s.run(80 * time.Second)
-	if s.over {
-		t.Error("more than the new limit passes")
+	s.oracle = &bucketOfEnvoy{Bucket: Bucket{Max: 10, Fill: 1, Interval: 1}, tokens: 10, at: 21}
+	s.admitted = 0
+	s.run(81 * time.Second)
+	if s.over || s.admitted < 50 {
+		t.Errorf("in the minute after that %d pass, over %t; want about 70", s.admitted, s.over)
 	}
+}
+
+func TestALimitThatChangesAgainAndAgainIsKept(t *testing.T) {
+	t.Parallel()
+	changes := 0
+	for seed := range uint64(60) {
+		s := newSchedule(seed, 4, Limit{Rate: 100 * token, Burst: 100 * token}, none)
+		for at := tick; at <= 100*time.Second && !s.over; at += tick {
+			if s.random.IntN(1000) == 0 {
+				s.d.SetLimit(Limit{s.random.Int64N(1 << s.random.IntN(40)), s.random.Int64N(400) * token}, s.now)
+				s.due = 0
+				changes++
+			}
+			s.run(at)
+			if l := s.d.limit; l.Rate < s.d.rates || l.Burst < s.d.tokens+s.d.level {
+				t.Fatalf("seed %d: %+v, and clients have %d and %d beside the level of %d", seed, l, s.d.rates, s.d.tokens, s.d.level)
+			}
+			s.oracle.fill(s.now.Seconds()) // by the limit until now
+			s.oracle.Bucket = Bucket{Max: uint32((s.d.limit.Burst + token - 1) / token), Fill: uint32(s.d.limit.Rate/1000 + 1), Interval: 1_000_000}
+		}
+		if s.over {
+			t.Errorf("seed %d: an interval has more than the limits", seed)
+		}
+	}
+	t.Logf("%d changes", changes)
 }
 
 func TestAnIdleClientLosesItsBucketAndMayComeAgain(t *testing.T) {

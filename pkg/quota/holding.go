@@ -78,21 +78,7 @@ func (h *Holding) Whole() Limit { return h.whole }
 func (h *Holding) SetWhole(l Limit, now time.Duration) {
 	h.whole = l
 	h.advance(now)
-	h.fit()
-}
-
-// fit lets the limit follow the part. A part that has become smaller counts when the clients have
-// no more. Until then the level can pay for the changes of their buckets.
-func (h *Holding) fit() {
-	goal, l := h.part.of(h.whole), h.limit
-	rate, tokens := l.Rate-h.free(), l.Burst-h.room()
-	l = Limit{max(goal.Rate, rate), max(goal.Burst, l.Burst)}
-	if rate <= goal.Rate && tokens <= goal.Burst {
-		l = goal
-	}
-	h.dirty = h.dirty || l != h.limit || goal != h.goal
-	h.limit, h.goal = l, goal
-	h.level = min(h.level, h.room())
+	h.fit(h.part.of(h.whole))
 }
 
 // Claim appends the claim of a call for the script. The numbers of calls grow. A division without
@@ -103,7 +89,7 @@ func (h *Holding) Claim(b []byte, number uint32, now time.Duration) []byte {
 	if h.Empty() {
 		h.part = Portion{}
 	}
-	h.fit()
+	h.fit(h.part.of(h.whole))
 	demand, clients := h.need(h.whole.Rate)
 	grain := One
 	if h.whole.Burst >= token {
@@ -161,7 +147,7 @@ func (h *Holding) Answer(text string, begun, now time.Duration) bool {
 	field := func(i int) uint32 { return binary.LittleEndian.Uint32([]byte(text[4*i : 4*i+4])) }
 	h.part = Portion{field(0), field(1)}
 	h.advance(now)
-	h.fit()
+	h.fit(h.part.of(h.whole))
 	h.level += scale(h.whole.Burst, time.Duration(field(2)), One)
 	h.advance(now)
 	return true
@@ -177,6 +163,6 @@ func (h *Holding) Wake(now time.Duration) {
 	h.settle(now)
 	if now-h.called >= Dead-Call {
 		h.part = Portion{}
-		h.fit()
+		h.fit(h.part.of(h.whole))
 	}
 }

@@ -27,7 +27,7 @@ func TestTheOracleFindsEachMistakeOfSeveralProcesses(t *testing.T) {
 
 func TestProcessesUseALimitTogether(t *testing.T) {
 	t.Parallel()
-	for _, c := range usesTested(0.57) {
+	for _, c := range usesTested(0.9) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			c.use(t, 2)

@@ -73,6 +73,7 @@ type envoyModel struct {
 	reportAt        time.Duration
 	weir            *weirModel    // of the stream, or of the last one
 	client          *Client       // of the stream that is open; nil: none
+	asked, passed   time.Duration // the first request, and the first one that was admitted
 	cut             bool          // the stream, and there is no other one yet
 	away            time.Duration // until then it reaches nobody
 	inbox, outbox   []message
@@ -124,6 +125,8 @@ type schedule struct {
 	windowAt           time.Duration
 	inWindow, perWin   int64
 	admitted, attempts int64
+	one                *bucketOfEnvoy   // one process that decides all requests; nil: not looked at
+	ideal              int64            // requests that one admits
 	rules              []*bucketOfEnvoy // memory
 	over               bool
 
@@ -355,6 +358,10 @@ func (s *schedule) serve(e *envoyModel) {
 		w := &e.workers[at]
 		e.attempts--
 		s.attempts++
+		s.decideAlone()
+		if e.asked == 0 {
+			e.asked = s.now
+		}
 		admitted := false
 		if b := w.rule; b != nil {
 			b.fill(s.now.Seconds() * e.clock)
@@ -365,6 +372,9 @@ func (s *schedule) serve(e *envoyModel) {
 		}
 		if admitted {
 			e.allowed++
+			if e.passed == 0 {
+				e.passed = s.now
+			}
 		} else {
 			e.denied++
 		}
@@ -374,6 +384,17 @@ func (s *schedule) serve(e *envoyModel) {
 				e.send(s)
 			}
 		}
+	}
+}
+
+// decideAlone lets the one process decide a request.
+func (s *schedule) decideAlone() {
+	if s.one == nil {
+		return
+	}
+	if s.one.fill(s.now.Seconds()); s.one.tokens >= 1 {
+		s.one.tokens--
+		s.ideal++
 	}
 }
 

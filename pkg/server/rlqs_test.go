@@ -104,11 +104,11 @@ func TestQuotasAreAssignedAtOnceAndFollowTheRules(t *testing.T) {
 		f := startQuotas(t)
 		first, second := f.quotas(t), f.quotas(t)
 		first.report("edge", 1, bucketID("tenant", "acme"), bucketID("free", "x"))
-		first.expect("map[free:x] ALLOW_ALL", "map[tenant:acme] 26, 95 per 1s")
+		first.expect("map[free:x] ALLOW_ALL", "map[tenant:acme] 26, 96 per 1s")
 		second.report("edge", 1, bucketID("tenant", "acme"))
 		second.expect("map[tenant:acme] 6, 520 per 16m40s") // the rate comes when the first stream has less
-		first.expect("map[tenant:acme] 13, 476 per 10s")
-		second.expect("map[tenant:acme] 13, 476 per 10s")
+		first.expect("map[tenant:acme] 13, 481 per 10s")
+		second.expect("map[tenant:acme] 13, 481 per 10s")
 		f.limiter.SetRules(load(t, strings.ReplaceAll(quotaRulesPlain, "requests_per_unit: 1", "algorithm: token_bucket, requests_per_unit: 0")))
 		first.expect("map[free:x] abandon", "map[tenant:acme] DENY_ALL")
 		second.expect("map[tenant:acme] DENY_ALL")
@@ -124,7 +124,7 @@ func TestAnIdleBucketIsAbandonedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startQuotas(t).quotas(t)
 		c.report("edge", 1, bucketID("tenant", "acme"))
-		c.expect("map[tenant:acme] 26, 95 per 1s")
+		c.expect("map[tenant:acme] 26, 96 per 1s")
 		renewed := 0
 		for ; fmt.Sprint(c.next()) != "[map[tenant:acme] abandon]"; renewed++ {
 		}
@@ -132,7 +132,7 @@ func TestAnIdleBucketIsAbandonedOnce(t *testing.T) {
 			t.Errorf("renewed %d times in %v", renewed, quota.Idle)
 		}
 		c.report("edge", 1, bucketID("tenant", "acme"))
-		c.expect("map[tenant:acme] 26, 95 per 1s")
+		c.expect("map[tenant:acme] 26, 96 per 1s")
 	})
 }
 

@@ -23,6 +23,7 @@ type former struct {
 	limit int       // index in rule.Limits
 	both  time.Time // until then other processes may charge it
 	until time.Time // from then on no state under it matters
+	taker int       // place of the limit that takes its hits, after this one; the length of the list is the limit of now
 }
 
 func (f *former) of() *descriptors.Limit { return &f.rule.Limits[f.limit] }
@@ -34,19 +35,13 @@ func formersAfter(was *ruleSet, rules *descriptors.Rules, now time.Time) (all []
 		if f.From == nil {
 			continue
 		}
-		var formers []former
-		for _, old := range was.formersOf(f.From, f.FromLimit) {
-			if now.Before(old.until) {
-				formers = append(formers, old)
-			}
-		}
+		formers := living(was.formersOf(f.From, f.FromLimit), now)
 		limit, from := &f.Rule.Limits[f.Limit], &f.From.Limits[f.FromLimit]
 		if !f.Same && (from.Requests > 0 || from.Table() != nil || from.Schedule() != nil) { // a ban keeps no counts
-			formers = append(formers, former{f.From, f.FromLimit, now.Add(Rollout), now.Add(Rollout + lifeOf(from))})
+			end := now.Add(Rollout)
+			formers = append(formers, former{f.From, f.FromLimit, end, end.Add(lifeOf(from)), len(formers) + 1})
 		}
-		formers = slices.DeleteFunc(formers, func(f former) bool {
-			return f.of().Label() == limit.Label() && f.of().Table() == nil && limit.Table() == nil
-		})
+		formers = lastOf(comeBack(formers, limit))
 		if len(formers) == 0 {
 			continue
 		}
@@ -56,9 +51,80 @@ func formersAfter(was *ruleSet, rules *descriptors.Rules, now time.Time) (all []
 		if all[f.Rule.ID] == nil {
 			all[f.Rule.ID] = make([][]former, len(f.Rule.Limits))
 		}
-		all[f.Rule.ID][f.Limit] = formers[max(0, len(formers)-MaxFormers):]
+		all[f.Rule.ID][f.Limit] = formers
 	}
 	return all
+}
+
+// living returns the formers that matter at an instant.
+func living(formers []former, now time.Time) []former {
+	all := slices.Clone(formers)
+	for i := 0; i < len(all); {
+		if now.Before(all[i].until) {
+			i++
+		} else {
+			all = without(all, i)
+		}
+	}
+	return all
+}
+
+// without returns the list without a former whose hits carry over no more.
+func without(formers []former, i int) []former {
+	formers = slices.Delete(formers, i, i+1)
+	for n := range formers {
+		if formers[n].taker > i {
+			formers[n].taker--
+		}
+	}
+	return formers
+}
+
+// lastOf returns the last MaxFormers of a list. A former that takes the hits of another one matters
+// as long as that one: else these hits carry over once more, past it.
+func lastOf(formers []former) []former {
+	for len(formers) > MaxFormers {
+		formers = without(formers, 0)
+	}
+	for i := range formers {
+		if at := formers[i].taker; at < len(formers) && formers[at].until.Before(formers[i].until) {
+			formers[at].until = formers[i].until
+		}
+	}
+	return formers
+}
+
+// comeBack returns the formers of a limit that is perhaps one of them. The hits of later limits
+// take the way back, on which each two limits have marks.
+func comeBack(formers []former, limit *descriptors.Limit) []former {
+	at := slices.IndexFunc(formers, func(f former) bool {
+		return f.of().Label() == limit.Label() && f.of().Table() == nil && limit.Table() == nil
+	})
+	if at < 0 {
+		return formers
+	}
+	var way, order []int
+	for i := formers[at].taker; i < len(formers); i = formers[i].taker {
+		way = append(way, i)
+	}
+	for i := range formers {
+		if i != at && !slices.Contains(way, i) {
+			order = append(order, i)
+		}
+	}
+	slices.Reverse(way)
+	order = append(order, way...)
+	back := make([]former, len(order))
+	for n, i := range order {
+		back[n] = formers[i]
+		back[n].taker = slices.Index(order, formers[i].taker)
+		if n >= len(order)-len(way) {
+			back[n].taker = n + 1
+		} else if back[n].taker < 0 { // the limit has come back
+			back[n].taker = len(order)
+		}
+	}
+	return back
 }
 
 // lifeOf returns the longest life of a state under a limit. A table may have any unit.
@@ -100,30 +166,62 @@ func (l *Limiter) carry(c *charging, n int, limit *descriptors.Limit, charge *st
 		return
 	}
 	now, first := l.options.Now(), len(v.parts.formers)
+	var olds [MaxFormers]*descriptors.Limit
 	for i := range formers {
-		f := &formers[i]
-		if !now.Before(f.until) {
+		olds[i] = l.formerOf(&formers[i], c.request.Descriptors[c.at].Entries)
+	}
+	stands := standIns(formers, olds[:], limit, now)
+	var places [MaxFormers + 1]int
+	for i := range formers {
+		places[i+1] = places[i]
+		if stands[i] != i {
 			continue
 		}
-		old := f.of()
-		if old.Table() != nil {
-			var tabled descriptors.Limit
-			f.rule.LimitFor(f.limit, c.request.Descriptors[c.at].Entries, &tabled)
-			old = &tabled
-		}
-		if old.Schedule() != nil {
-			at, _ := old.At(l.now())
-			old = &at
-		}
-		if old.Label() == limit.Label() || old.Requests == 0 {
-			continue
-		}
+		places[i+1]++
 		from := len(v.keys)
-		v.keys = limit.AppendKeyOf(v.keys, charge.Key, old)
-		v.parts.formers = append(v.parts.formers, store.Former{Key: v.keys[from:], Limit: old.Limit, Both: now.Before(f.both)})
-		charge.Exact = charge.Exact || now.Before(f.both)
+		v.keys = limit.AppendKeyOf(v.keys, charge.Key, olds[i])
+		both := now.Before(formers[i].both)
+		v.parts.formers = append(v.parts.formers, store.Former{Key: v.keys[from:], Limit: olds[i].Limit, Both: both})
+		charge.Exact = charge.Exact || both
+	}
+	for i := range formers {
+		if stands[i] == i {
+			v.parts.formers[first+places[i]].Skips = uint8(places[stands[formers[i].taker]] - places[i] - 1)
+		}
 	}
 	if len(v.parts.formers) > first {
 		charge.Before = v.parts.formers[first:len(v.parts.formers):len(v.parts.formers)]
 	}
+}
+
+// formerOf returns the limit of a former for the entries of a descriptor, as it is now.
+func (l *Limiter) formerOf(f *former, entries []descriptors.Entry) *descriptors.Limit {
+	old := f.of()
+	if old.Table() != nil {
+		var tabled descriptors.Limit
+		f.rule.LimitFor(f.limit, entries, &tabled)
+		old = &tabled
+	}
+	if old.Schedule() != nil {
+		at, _ := old.At(l.now())
+		old = &at
+	}
+	return old
+}
+
+// standIns returns for each former the one that stands in its place. A former without hits of its
+// own has its taker there. The number of formers stands for the limit.
+func standIns(formers []former, olds []*descriptors.Limit, limit *descriptors.Limit, now time.Time) (stands [MaxFormers + 1]int) {
+	stands[len(formers)] = len(formers)
+	for i := len(formers) - 1; i >= 0; i-- {
+		stands[i] = i
+		taker, by := stands[formers[i].taker], limit
+		if taker < len(formers) {
+			by = olds[taker]
+		}
+		if !now.Before(formers[i].until) || olds[i].Requests == 0 || olds[i].Label() == by.Label() {
+			stands[i] = taker
+		}
+	}
+	return stands
 }

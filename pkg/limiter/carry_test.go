@@ -2,12 +2,14 @@ package limiter_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/must"
+	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/store/memstore"
 )
@@ -112,6 +114,50 @@ func TestAReloadThereAndBackMakesNoHitFree(t *testing.T) {
 		time.Sleep(2*time.Hour + limiter.Rollout)
 		if got := f.left("user=a"); got != 30 {
 			t.Errorf("%d of 30 left two hours later; want 30", got)
+		}
+	})
+}
+
+// Limits come and go in any order: each of their windows has all hits, once.
+func TestAnyWayOfChangesCountsEachHitOnce(t *testing.T) {
+	const all = 1000
+	limits := [...]string{
+		"unit: hour, requests_per_unit: 1000", "unit: day, requests_per_unit: 1000", "algorithm: sliding_window_log, unit: hour, requests_per_unit: 1000",
+		"algorithm: sliding_window_counter, unit: day, requests_per_unit: 1000",
+	}
+	synctest.Test(t, func(t *testing.T) {
+		for seed := range race.Scale(300) {
+			random := rand.New(rand.NewPCG(uint64(seed), 1))
+			at, used, way := random.IntN(len(limits)), 0, ""
+			f := reloading(t, ruleWith(limits[at]))
+			for range 8 {
+				hits := random.IntN(3) * 7
+				used += hits
+				f.spend("user=a", hits)
+				way += fmt.Sprintf("%c%d ", 'A'+at, hits)
+				if got := f.left("user=a"); got != uint64(all-used) {
+					t.Fatalf("%d left after %s; want %d", got, way, all-used)
+				}
+				at = random.IntN(len(limits))
+				f.rules(ruleWith(limits[at]))
+				time.Sleep(time.Second)
+			}
+		}
+	})
+}
+
+// When the life of a short limit between two long ones ends, the first one gives no hits again.
+func TestAShortLimitBetweenTwoLongOnesCountsEachHitOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := reloading(t, ruleWith("unit: week, requests_per_unit: 100"))
+		f.spend("user=a", 10)
+		f.rules(ruleWith("unit: minute, requests_per_unit: 100"))
+		f.spend("user=a", 1)
+		f.rules(ruleWith("unit: day, requests_per_unit: 100"))
+		before := f.left("user=a")
+		time.Sleep(limiter.Rollout + 10*time.Minute)
+		if got := f.left("user=a"); got != before {
+			t.Errorf("%d left ten minutes later, and %d before", got, before)
 		}
 	})
 }

@@ -83,9 +83,10 @@ type Charge struct {
 	// pointer to Hold after the call.
 	Hold *Hold
 
-	// Before is the limits that Limit replaced, the oldest first. The used hits under these carry over
-	// to the state of the charge, as [algorithms.Carry] says, and then the charge is decided. Nil:
-	// none. Hits carry over also when the charge is denied, and by a Peek.
+	// Before is the limits that Limit replaced, each ahead of the one that takes its hits, see Taker.
+	// The used hits under these carry over to the state of the charge, as [algorithms.Carry] says, and
+	// then the charge is decided. Nil: none. Hits carry over also when the charge is denied, and by a
+	// Peek.
 	Before []Former
 
 	// Left receives the state of the key as the request leaves it, for callers that go on from the
@@ -99,10 +100,17 @@ type Former struct {
 	Limit algorithms.Limit
 	Both  bool // other processes may still use the limit: the hits of the charge carry over to its state, too
 
-	// Parts and To are the parts in which the two stores of states count a hit under this limit, and
-	// under the next one. 0 means 1.
+	// Skips is the number of limits in Before between this one and the limit that takes its hits.
+	Skips uint8
+
+	// Parts and To are the parts in which the two stores of states count a hit: under this limit, and
+	// under its taker. 0 means 1.
 	Parts, To uint32
 }
+
+// Taker returns the place in Before of the limit that takes the hits of limit n there. The length
+// of Before stands for the limit of the charge.
+func (c *Charge) Taker(n int) int { return n + 1 + int(c.Before[n].Skips) }
 
 //nolint:gochecknoglobals // all rooms find the same hash for a key; nothing changes the seed
 var seed = maphash.MakeSeed()

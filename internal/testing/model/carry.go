@@ -17,8 +17,8 @@ func (m Keys) carry(charges []store.Charge, now algorithms.Instant, back bool) {
 				n = len(c.Before) - 1 - n
 			}
 			f, to := &c.Before[n], *c
-			if n+1 < len(c.Before) {
-				to = store.Charge{Key: c.Before[n+1].Key, Limit: c.Before[n+1].Limit}
+			if at := c.Taker(n); at < len(c.Before) {
+				to = store.Charge{Key: c.Before[at].Key, Limit: c.Before[at].Limit}
 			}
 			if from := (store.Charge{Key: f.Key, Limit: f.Limit}); !back || f.Both {
 				a, b := m.side(&from, &to), m.side(&to, &from)

@@ -171,6 +171,7 @@ func randomChange(r *rand.Rand, key int, all []algorithms.Limit) store.Charge {
 	c := changed(fmt.Sprint("changed ", key), all[last], all[:last]...)
 	for i := range c.Before {
 		c.Before[i].Both = r.IntN(3) > 0
+		c.Before[i].Skips = uint8(r.IntN(2) * r.IntN(last-i))
 	}
 	c.Hits, c.CountRejected = int64(r.IntN(6)-1), r.IntN(4) == 0
 	if c.Limit.More > 0 {

@@ -59,9 +59,9 @@ func (s *Store) whileLocked(charges []store.Charge, do func(now algorithms.Insta
 	t.unlock(s)
 }
 
-// carryLocked carries hits over to the charges before their decision: from the oldest limit on.
-// With back it carries hits over after the decision, from the newest limit on. The shards of the
-// charges and of the former limits must be locked.
+// carryLocked carries hits over to the charges before their decision, in the order of Before. With
+// back it carries hits over after the decision, in the other order. The shards of the charges and
+// of the former limits must be locked.
 func (s *Store) carryLocked(charges []store.Charge, now algorithms.Instant, back bool) {
 	for i := range charges {
 		c := &charges[i]
@@ -73,13 +73,18 @@ func (s *Store) carryLocked(charges []store.Charge, now algorithms.Instant, back
 			if back && !f.Both {
 				continue
 			}
-			from, to := former(f), *c
-			if n+1 < len(c.Before) {
-				to = former(&c.Before[n+1])
-			}
+			from, to := former(f), taker(c, n)
 			s.carryOneLocked(f, &from, &to, now)
 		}
 	}
+}
+
+// taker returns a charge of the key under the limit that takes the hits of former limit n.
+func taker(c *store.Charge, n int) store.Charge {
+	if at := c.Taker(n); at < len(c.Before) {
+		return former(&c.Before[at])
+	}
+	return *c
 }
 
 // carryOneLocked carries hits over from one key to another. Both shards must be locked.
@@ -184,14 +189,12 @@ func (s *Store) addLocked(a *carried, now algorithms.Instant) {
 // knows notes that the state of a charge has all hits of its former limits.
 func (s *Store) knows(c *store.Charge) {
 	s.whileLocked([]store.Charge{*c}, func(now algorithms.Instant) {
-		to := *c
 		for n := len(c.Before) - 1; n >= 0; n-- {
-			from := former(&c.Before[n])
+			from, to := former(&c.Before[n]), taker(c, n)
 			a, b := s.sideLocked(&from, &to, now), s.sideLocked(&to, &from, now)
 			a.side.Know(now)
 			b.side.Know(now)
 			s.keepBothLocked(&a, &b, now)
-			to = from
 		}
 	})
 }

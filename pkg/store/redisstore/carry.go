@@ -50,13 +50,13 @@ func (n *names) appendMark(dst []byte, c, other *store.Charge) []byte {
 	return appendKey(append(dst, ";c"...), other)
 }
 
-// addPairs adds the limits that the limit of a charge replaced, the oldest first.
+// addPairs adds the limits that the limit of a charge replaced, in their order.
 func (b *batch) addPairs(c *store.Charge) {
 	for n := range c.Before {
 		f := &c.Before[n]
 		p := pair{from: store.Charge{Key: f.Key, Limit: f.Limit}, to: store.Charge{Key: c.Key, Limit: c.Limit}, both: f.Both}
-		if n+1 < len(c.Before) {
-			p.to = store.Charge{Key: c.Before[n+1].Key, Limit: c.Before[n+1].Limit}
+		if at := c.Taker(n); at < len(c.Before) {
+			p.to = store.Charge{Key: c.Before[at].Key, Limit: c.Before[at].Limit}
 		}
 		if !b.server.carries(&p.from, &p.to) {
 			continue

@@ -192,10 +192,12 @@ func (s *Store) substitute(charges []store.Charge, share store.Share) *substitut
 func (w *substitutes) formersInUnits(c *store.Charge) {
 	from := len(w.before)
 	w.before = append(w.before, c.Before...)
-	next := c.Limit
-	for n := len(w.before) - 1; n >= from; n-- {
-		f := &w.before[n]
-		f.Parts, f.To, next = units(f.Limit), units(next), f.Limit
+	for n := range c.Before {
+		f, taker := &w.before[from+n], c.Limit
+		if at := c.Taker(n); at < len(c.Before) {
+			taker = c.Before[at].Limit
+		}
+		f.Parts, f.To = units(f.Limit), units(taker)
 		f.Limit = inUnits(f.Limit)
 	}
 	if len(w.before) > from {

@@ -36,6 +36,7 @@ type redisLimits struct {
 
 	// Guarded by quotas.mu.
 	worked time.Duration // when quotas last had time
+	wall   time.Time     // the same by the wall clock, which goes on while the machine sleeps
 	calls  [2]uint64     // with an answer, and without
 	warned loglimit.Limiter
 }
@@ -145,7 +146,8 @@ func (s *quotaSlot) signal() {
 // work notes that this process has time. After a stop others may have the parts of this process, so
 // no order goes out before the next answers.
 func (p *redisLimits) work(now time.Duration) {
-	if now-p.worked > quota.Away {
+	wall := time.Now().Round(0) // without the clock that stands still
+	if now-p.worked > quota.Away || wall.Sub(p.wall) > quota.Away {
 		for _, s := range p.slots {
 			for _, d := range s.limits {
 				d.part.Wake(now)
@@ -154,7 +156,7 @@ func (p *redisLimits) work(now time.Duration) {
 			s.signal()
 		}
 	}
-	p.worked = now
+	p.worked, p.wall = now, wall
 }
 
 // run calls Redis until ctx ends.

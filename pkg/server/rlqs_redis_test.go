@@ -115,26 +115,36 @@ func TestWithoutAnswersOfRedisAPartStaysAndNewLimitsHaveNone(t *testing.T) {
 }
 
 func TestAStoppedProcessAsksRedisBeforeItSendsOrders(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f, r := startParts(t)
-		c := f.quotas(t)
-		c.report("edge", 1, bucketID("tenant", "acme"))
-		c.expect("map[tenant:acme] 13, 489 per 10s")
-		r.set(0, errors.New("nobody there"))
-		q := f.server.service.quotas
-		q.mu.Lock()
-		q.begun = q.begun.Add(-quota.Dead) // as if nothing had worked for so long
-		q.mu.Unlock()
-		c.report("edge", 1, bucketID("tenant", "acme"))
-		time.Sleep(time.Second)
-		q.mu.Lock()
-		for _, d := range q.divisions {
-			if l := d.Limit(); d.part.known || l.Rate > 0 {
-				t.Errorf("after a stop of %v the limit is %+v without an answer of Redis", quota.Dead, l)
-			}
-		}
-		q.mu.Unlock()
-	})
+	for name, stop := range map[string]func(q *quotas){
+		"a process": func(q *quotas) { q.begun = q.begun.Add(-quota.Dead) },
+		"a machine that sleeps": func(q *quotas) { // the clock of the process stands still
+			limits := q.limits.(*redisLimits) //nolint:errcheck // startParts has Redis
+			limits.wall = limits.wall.Add(-quota.Dead)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, r := startParts(t)
+				c := f.quotas(t)
+				c.report("edge", 1, bucketID("tenant", "acme"))
+				c.expect("map[tenant:acme] 13, 489 per 10s")
+				r.set(0, errors.New("nobody there"))
+				q := f.server.service.quotas
+				q.mu.Lock()
+				stop(q)
+				q.mu.Unlock()
+				c.report("edge", 1, bucketID("tenant", "acme"))
+				time.Sleep(time.Second)
+				q.mu.Lock()
+				for _, d := range q.divisions {
+					if l := d.Limit(); d.part.known || l.Rate > 0 && name == "a process" {
+						t.Errorf("after a stop of %v the limit is %+v without an answer of Redis", quota.Dead, l)
+					}
+				}
+				q.mu.Unlock()
+			})
+		})
+	}
 }
 
 func TestALimitWithoutClientsLeavesRedis(t *testing.T) {

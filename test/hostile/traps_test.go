@@ -86,7 +86,7 @@ func fileTraps() []trap {
 		{
 			name:  "rule_file_cut_off",
 			how:   "the rule file is cut off in place, and its first part is valid",
-			bound: "a file that loses most of its rules is read once more",
+			bound: "a file that loses most of its rules, or a table most of its bytes, is read once more",
 			run:   ruleFileCutOff,
 		},
 	}

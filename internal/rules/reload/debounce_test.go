@@ -155,6 +155,71 @@ func TestAFileThatLosesMostOfItsRulesIsReadOnceMore(t *testing.T) {
 	})
 }
 
+// A part of a table, of a file of ranges or of an overlay is valid, too.
+func TestATableOrAnOverlayThatLosesMostOfItsBytesIsReadOnceMore(t *testing.T) {
+	const said = "a table or an overlay lost most of its bytes: it is read once more"
+	const rules = "domain: a\ndescriptors:\n" +
+		"- {key: k, rate_limit: {table: t.csv, unit: hour, requests_per_unit: 1}}\n" +
+		"- {key: ip, match: {cidr_file: bad.txt}, rate_limit: {unit: hour, requests_per_unit: 0}}\n"
+	overlaid := func(n int) string {
+		return "overlay:\n" + strings.Repeat("- {for: {unit: day}, set: {algorithm: token_bucket}}\n", n-1) + "- {for: {unit: hour}, set: {algorithm: token_bucket}}\n"
+	}
+	lines := func(format string, n int) (text string) {
+		for i := range n {
+			text += fmt.Sprintf(format, i)
+		}
+		return text
+	}
+	for name, part := range map[string]func(n int) string{
+		"t.csv":        func(n int) string { return lines("x%d,5\n", n) },
+		"bad.txt":      func(n int) string { return lines("10.0.0.%d/32\n", n) },
+		"overlay.yaml": overlaid,
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			write := func(name, content string) {
+				t.Helper()
+				must.Do(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
+			}
+			synctest.Test(t, func(t *testing.T) {
+				log := new(logtest.Log)
+				r, _ := polling(t, dir, descriptors.Options{})
+				r.options.Logger = slog.New(slog.NewTextHandler(log, nil))
+				write("a.yaml", rules)
+				write("t.csv", "x0,5\n")
+				write("bad.txt", "10.0.0.0/32\n")
+				write(name, part(10))
+				must.Do(t, r.Load(t.Context()))
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				go func() { _ = r.run(ctx, nil) }()
+
+				time.Sleep(29 * time.Second)
+				write(name, part(4))                // seen at 30 s, the same at 30.1 s
+				time.Sleep(1150 * time.Millisecond) // 30.15 s
+				if got := r.Status().Loads; got != 1 || strings.Count(log.String(), said) != 1 {
+					t.Errorf("before the second look: %d loads, want 1, and one line that says so\n%s", got, log)
+				}
+				write(name, part(10)) // the writer goes on
+				time.Sleep(time.Second)
+				if got := r.Status().Loads; got != 1 {
+					t.Errorf("once the file is whole: %d loads, want 1\n%s", got, log)
+				}
+				for i, n := range []int{6, 2, 9} { // more than half; less than half, and meant; more
+					write(name, part(n))
+					time.Sleep(31 * time.Second)
+					if got := r.Status().Loads; got != uint64(i+2) {
+						t.Errorf("%d lines: %d loads, want %d\n%s", n, got, i+2, log)
+					}
+				}
+				if got := strings.Count(log.String(), said); got != 2 {
+					t.Errorf("%d lines say that the file is read once more, want 2\n%s", got, log)
+				}
+			})
+		})
+	}
+}
+
 func TestScopeFollowsLinks(t *testing.T) {
 	top := must.Get(filepath.EvalSymlinks(t.TempDir()))(t)
 	for _, dir := range []string{"real/rules", "elsewhere"} {

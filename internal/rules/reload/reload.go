@@ -54,7 +54,7 @@ type Reloader struct {
 	files     []descriptors.Source          // in force; without their data if nothing is pushed
 	waiting   *reading                      // files that do not fit the documents in force; nil: none
 	mistakes  []string                      // of the last files, which are not in force; nil: they are
-	sizes     map[string]int                // of files, by name, in bytes
+	sizes     map[string]int                // of files and tables, by name, in bytes
 	tables    *tables                       // of files; nil before the first
 	requested []descriptors.Source          // the documents of the last Push, refused ones included
 	pushed    map[string]descriptors.Source // in force, by name
@@ -222,6 +222,9 @@ func (r *Reloader) keepLocked(read reading) {
 		if !r.options.Pushed { // a push judges the files once more
 			r.files[i].Data = nil
 		}
+	}
+	for path, f := range read.tables.known {
+		r.sizes[path] = f.size
 	}
 	r.remember(read.tables, nil)
 }

@@ -25,6 +25,7 @@ type tables struct {
 
 type tableFile struct {
 	print string // see printOf
+	size  int    // in bytes
 	table *descriptors.Table
 	err   error
 }
@@ -65,7 +66,7 @@ func (t *tables) read(path string) (f tableFile) {
 	if was := t.before[path]; was.print == f.print {
 		return was
 	}
-	f.table = descriptors.NewTable(path, data)
+	f.size, f.table = len(data), descriptors.NewTable(path, data)
 	return f
 }
 

@@ -133,49 +133,74 @@ func (w *watch) reload(ctx context.Context) {
 	}
 }
 
-// doubts reports whether files must be read once more: a file has become shorter and would lose
-// more than half of its rules. A part of a rule file is often a rule file too, and a program that
-// writes it in place may pause. The same content once more is meant.
+// doubts reports whether files must be read once more, as one may be cut off. A part of a file is
+// often valid too, and a program that writes it in place may pause. The same content once more is
+// meant.
 func (w *watch) doubts(ctx context.Context, read reading) bool {
 	before := w.doubted
 	w.doubted = nil
 	if before != nil && read.equal(*before) {
 		return false
 	}
-	file, was, is := w.cutOff(read)
-	if file == "" {
+	w.mu.Lock()
+	sizes := w.sizes // a reload makes another map
+	w.mu.Unlock()
+	text, about := w.lostRules(read, sizes)
+	if text == "" {
+		text, about = w.lostBytes(read, sizes)
+	}
+	if text == "" {
 		return false
 	}
 	w.doubted = read.mark()
 	if before == nil {
-		w.options.Logger.LogAttrs(ctx, slog.LevelWarn, "a rule file became shorter and lost most of its rules: it is read once more",
-			slog.String("file", file), slog.Int("rules_before", was), slog.Int("rules", is), slog.Duration("after", debounce))
+		about = append(about, slog.Duration("after", debounce))
+		w.options.Logger.LogAttrs(ctx, slog.LevelWarn, text, about...) //nolint:sloglint // one of two texts
 	}
 	return true
 }
 
-// cutOff returns a file that is shorter than in force and has less than half as many rules, and
-// both numbers. The result is "" without such a file, and for a reading with mistakes, which is
-// refused.
-func (r *Reloader) cutOff(read reading) (file string, was, is int) {
-	r.mu.Lock()
-	sizes := r.sizes // a reload makes another map
-	r.mu.Unlock()
+// lostRules finds a file that is shorter than in force and has less than half as many rules. The
+// result is "" without such a file, and for a reading with mistakes, which is refused.
+func (r *Reloader) lostRules(read reading, sizes map[string]int) (text string, about []slog.Attr) {
 	shorter := func(s descriptors.Source) bool { return len(s.Data) < sizes[s.Name] }
 	if read.err != nil || !slices.ContainsFunc(read.sources, shorter) {
-		return "", 0, 0
+		return "", nil
 	}
 	rules, _, err := r.judge(read.sources, nil)
 	if err != nil {
-		return "", 0, 0
+		return "", nil
 	}
 	before, now := rulesOf(r.options.Limiter.Rules()), rulesOf(rules)
 	for _, s := range read.sources {
 		if shorter(s) && 2*now[s.Name] < before[s.Name] {
-			return s.Name, before[s.Name], now[s.Name]
+			return "a rule file became shorter and lost most of its rules: it is read once more",
+				[]slog.Attr{slog.String("file", s.Name), slog.Int("rules_before", before[s.Name]), slog.Int("rules", now[s.Name])}
 		}
 	}
-	return "", 0, 0
+	return "", nil
+}
+
+// lostBytes finds a table, or a file without rules such as an overlay, of less than half the bytes
+// that it has in force. The result is "" without such a file.
+func (r *Reloader) lostBytes(read reading, sizes map[string]int) (text string, about []slog.Attr) {
+	rules, now := rulesOf(r.options.Limiter.Rules()), make(map[string]int)
+	for _, s := range read.sources {
+		if now[s.Name] = len(s.Data); rules[s.Name] > 0 { // lostRules looks at it
+			now[s.Name] = sizes[s.Name]
+		}
+	}
+	for path, was := range sizes {
+		is, ok := now[path]
+		if info, err := os.Stat(path); !ok && err == nil {
+			is, ok = int(info.Size()), true
+		}
+		if ok && is < was/2 {
+			return "a table or an overlay lost most of its bytes: it is read once more",
+				[]slog.Attr{slog.String("file", path), slog.Int("bytes_before", was), slog.Int("bytes", is)}
+		}
+	}
+	return "", nil
 }
 
 // rulesOf counts the rules of each file, as [descriptors.Rules.Count] counts.

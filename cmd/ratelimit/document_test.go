@@ -22,18 +22,17 @@ func document() string {
 
 <!-- Written by go generate from cmd/ratelimit/environment.go and variables.txt. -->
 
-` + "`ratelimit`" + ` is started with the environment of envoyproxy/ratelimit. This is what becomes of each of its variables, and of the
-few beyond them. Values are read as the original reads them: durations are written ` + "`250ms`, `10s`, `1m30s`" + `, pairs ` + "`key:value,key:value`" + `.
-A variable that is set to nothing is no text, and a mistake where a number, a duration or a boolean must be. All mistakes are told
-at once, and the process exits with code 1. Variables that are not here, and arguments other than check, are ignored; the log names variables that look like a typo. [migrating.md](migrating.md)
-has all that differs from the original.
+` + "`ratelimit`" + ` starts with the environment of envoyproxy/ratelimit. This page has the effect of each of these variables, and of a
+few more. Values have the form that the original reads: durations are ` + "`250ms`, `10s` or `1m30s`" + `, pairs are ` + "`key:value,key:value`" + `.
+An empty value is an empty text, and a mistake where a number, a duration or a boolean must be. ` + "`ratelimit`" + ` prints all mistakes at once, and exits with code 1.
+Variables that are not on this page have no effect, nor have arguments other than check and compare. The log names variables that look like a typo.
+[migrating.md](migrating.md) has all differences from the original.
 
-"No effect" means that the variable is accepted, that its value must be one that the original would start with, and why nothing
-follows from it.
+"No effect" means that ` + "`ratelimit`" + ` accepts the variable, if the original would start with the value. The text after it is the reason.
 `)
 	effect, idle := effects()
 	for _, g := range table(new(config)) {
-		fmt.Fprintf(&b, "\n## %s\n\n| variable | default | what becomes of it |\n|---|---|---|\n", g.title)
+		fmt.Fprintf(&b, "\n## %s\n\n| variable | default | effect |\n|---|---|---|\n", g.title)
 		for _, v := range g.variables {
 			usual, does := "", effect[v.name]
 			if v.usual != "" {

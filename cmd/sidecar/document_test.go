@@ -22,12 +22,12 @@ func document() string {
 
 <!-- Written by go generate from cmd/sidecar/settings.go. -->
 
-Each setting is a flag of ` + "`sidecar serve`" + `, an environment variable, or a key of the settings file (` + "`--config`" + `: YAML, TOML or
-JSON by its name), where ` + "`-` and `_`" + ` are the same. A flag wins over the environment, the environment over the file, the file over
-the default. A list is a repeated flag, or separated by commas; in a file it may be a list. Durations are written ` + "`250ms`, `10s`, `1m30s`, `7d`, `2w`" + `.
-What is no setting, in the file or with a name that starts with ` + "`WEIR_`" + `, is refused, and every mistake is told at once.
+Each setting has three forms: a flag of ` + "`sidecar serve`" + `, an environment variable, and a key of the settings file. A flag wins over the environment, and
+the environment wins over the file. The name of the file (` + "`--config`" + `) says whether it is YAML, TOML or JSON. In its keys ` + "`-` and `_`" + ` are the same.
+A list is a repeated flag, or has commas; in the file it may be a list. Durations are ` + "`250ms`, `10s`, `1m30s`, `7d` or `2w`" + `.
+An unknown name is a mistake, in the file and after ` + "`WEIR_`" + `. Weir prints all mistakes at once.
 
-| flag and key | environment | default | what it does |
+| flag and key | environment | default | effect |
 |---|---|---|---|
 `)
 	for _, s := range table(new(config)) {
@@ -57,9 +57,8 @@ domains:
         rate_limit: {unit: second, requests_per_unit: 50}
 ` + "```" + `
 
-Rules are read again when their files change; the settings are read once, at the start. ` + "`GOMEMLIMIT`" + ` is set to 90 % of the container's
-memory limit unless it is set already, and ` + "`GOGC`" + ` is adjusted so that small heaps are not collected all the time, unless it is set.
-Go takes ` + "`GOMAXPROCS`" + ` from the container's CPU limit.
+Weir reads rules again when their files change, and settings only at the start. Weir sets ` + "`GOMEMLIMIT`" + ` to 90 % of the container's memory limit, and ` + "`GOGC`" + `
+so that small heaps are not collected all the time. Values in the environment stay. Go takes ` + "`GOMAXPROCS`" + ` from the container's CPU limit.
 `)
 	return b.String()
 }

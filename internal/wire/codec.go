@@ -19,6 +19,9 @@ const MaxPooled = 32 << 10
 
 // Marshal implements [encoding.CodecV2].
 func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
+	if a, ok := v.(*listed); ok {
+		return a.buffer(), nil
+	}
 	if m, ok := v.(proto.Message); ok && proto.Size(m) > MaxPooled {
 		data, err := proto.Marshal(m)
 		return mem.BufferSlice{mem.SliceBuffer(data)}, err

@@ -51,13 +51,14 @@ type GRPC struct {
 	*grpc.Server
 	options   GRPCOptions
 	greetings greetings
+	lists     *lists
 	ending    chan struct{} // closed when streams must end
 	end       func()        // closes ending, once
 }
 
 // NewGRPC returns a server without services. RegisterService guards the methods.
 func NewGRPC(o GRPCOptions) *GRPC {
-	g := &GRPC{options: o, ending: make(chan struct{})}
+	g := &GRPC{options: o, lists: newLists(), ending: make(chan struct{})}
 	g.end = sync.OnceFunc(func() { close(g.ending) })
 	secure := insecure.NewCredentials()
 	if o.Secure != nil {
@@ -174,7 +175,10 @@ func (g *GRPC) RegisterService(d *grpc.ServiceDesc, service any) {
 			if stranger, err = g.admit(ctx, path); err != nil {
 				return nil, err
 			}
-			return handle(service, ctx, decode, i)
+			if !isList(m.MethodName) {
+				return handle(service, ctx, decode, i)
+			}
+			return g.lists.handle(ctx, decode, func(decode func(any) error) (any, error) { return handle(service, ctx, decode, i) })
 		}
 		all.Methods = append(all.Methods, m)
 	}

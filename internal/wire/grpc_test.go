@@ -16,11 +16,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/gzip"
-	_ "google.golang.org/grpc/encoding/proto" // the codec
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/weirproxy/weir/internal/testing/must"
@@ -71,6 +70,7 @@ type grpcFixture struct {
 	pipe   *bufconn.Listener
 	client *grpc.ClientConn
 	handle func(ctx context.Context) error // of both methods
+	list   func() proto.Message            // of a method that lists
 	admit  func() (stranger bool, err error)
 }
 
@@ -82,7 +82,7 @@ func startGRPC(t *testing.T) *grpcFixture {
 	f := &grpcFixture{pipe: bufconn.Listen(1 << 16), handle: func(context.Context) error { return nil }, admit: func() (bool, error) { return false, nil }}
 	f.marks = &marks{Listener: f.pipe}
 	f.GRPC = NewGRPC(GRPCOptions{
-		Codec: encoding.GetCodecV2("proto"), MaxMessage: 1 << 10, MaxStreams: 10,
+		Codec: NewCodec(), MaxMessage: 1 << 10, MaxStreams: 10,
 		Admit: func(_ context.Context, method string) (bool, error) {
 			if !strings.HasPrefix(method, "/test.Service/") {
 				t.Errorf("a call of %q", method)
@@ -102,6 +102,11 @@ func startGRPC(t *testing.T) *grpcFixture {
 				return nil, err
 			}
 			return new(emptypb.Empty), f.handle(ctx)
+		}}, {MethodName: "ListAll", Handler: func(_ any, _ context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+			if err := dec(new(emptypb.Empty)); err != nil {
+				return nil, err
+			}
+			return f.list(), nil
 		}}},
 		Streams: []grpc.StreamDesc{{StreamName: "Stay", ServerStreams: true, ClientStreams: true, Handler: func(_ any, s grpc.ServerStream) error {
 			return f.handle(s.Context())

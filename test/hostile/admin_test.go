@@ -54,7 +54,7 @@ func adminAttacks() []attack {
 		{
 			name:  "admin_lists",
 			how:   "50 connections to the admin port list the rules on 100 streams, and 200 hold messages open",
-			bound: "64 connections, 8 streams of each, 64 KiB of a message",
+			bound: "64 connections, 8 streams of each, 64 KiB of a message; one list at a time, 32 MiB of lists that nobody reads",
 			run: func(a *assault) {
 				part := frame(make([]byte, 60<<10), false)[:60<<10]
 				var both sync.WaitGroup

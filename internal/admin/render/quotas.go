@@ -25,6 +25,7 @@ const (
 	mostQuotas  = 1000
 
 	mostQuotaEntries = 16
+	mostShares       = 2000 // of all limits of an answer but the first one
 )
 
 // Quotas returns the divided limits that a request chooses. The error is a mistake in the request.
@@ -51,7 +52,11 @@ func Quotas(p *quota.Picture, in *adminv1.ListQuotasRequest) (*adminv1.ListQuota
 	for reason, n := range p.Refused {
 		out.Refused[strings.ToValidUTF8(reason, "\uFFFD")] += n
 	}
-	for _, d := range all[:min(most, len(all))] {
+	shares := 0
+	for i, d := range all[:min(most, len(all))] {
+		if shares += len(d.Parts); shares > mostShares && i > 0 {
+			break
+		}
 		out.Quotas = append(out.Quotas, d.message())
 	}
 	return out, nil

@@ -2,6 +2,7 @@ package render
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -54,6 +55,22 @@ func bucketOf(domain, value string, change func(*quota.Part)) quota.Part {
 	p := quota.Part{Domain: domain, Entries: []descriptors.Entry{{Key: "tenant", Value: value}}, Share: quota.Share{Ordered: true, Received: true, Last: true, Demand: -1}}
 	change(&p)
 	return p
+}
+
+func TestAnAnswerAboutQuotasHasABoundedNumberOfShares(t *testing.T) {
+	limits := func(n, shares int) *quota.Picture {
+		p := new(quota.Picture)
+		for range n {
+			p.Limits = append(p.Limits, quota.Divided{Parts: slices.Repeat([]quota.Part{bucketOf("edge", "v", func(*quota.Part) {})}, shares)})
+		}
+		return p
+	}
+	for _, c := range []struct{ limits, shares, want int }{{30, 1, 30}, {30, 100, mostShares / 100}, {3, 2 * mostShares, 1}} {
+		got, err := Quotas(limits(c.limits, c.shares), &adminv1.ListQuotasRequest{Most: mostQuotas})
+		if err != nil || len(got.GetQuotas()) != c.want || got.GetNumber() != uint64(c.limits) {
+			t.Errorf("%d limits of %d shares: got %d of %d, %v; want %d", c.limits, c.shares, len(got.GetQuotas()), got.GetNumber(), err, c.want)
+		}
+	}
 }
 
 func TestQuotasPutAnEnvoyWithoutAnAssignmentFirst(t *testing.T) {

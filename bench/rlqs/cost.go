@@ -31,8 +31,8 @@ func costs(ctx context.Context, o *options, stdout io.Writer) (err error) {
 	fmt.Fprintln(stdout, "\n| clients | buckets of each | CPU of Weir for a client, in a second |\n|---|---|---|")
 	for _, buckets := range []int{1, 10, 100, 1000} {
 		w := &world{o: o, dir: dir}
-		limit := row{limit: bucket(1000, 200, time.Second)}
-		if err := w.startSidecar(ctx, limit.rules()); err != nil {
+		const rules = "domain: edge\ndescriptors:\n  - key: tenant\n    rate_limit: {algorithm: token_bucket, requests_per_unit: 1000, unit: second, burst: 200}\n"
+		if err := w.startSidecar(ctx, rules); err != nil {
 			return err
 		}
 		idle, err := cpuIn(ctx, w.sidecar.PID(), 5*time.Second)

@@ -3,13 +3,13 @@
 // only from the requests and the answers, by the clock of the clients.
 //
 //	go -C bench run ./rlqs
-//	go -C bench run ./rlqs -row 'steady|moving' -lasts 10m
+//	go -C bench run ./rlqs -row 'steady|crowd|faults' -lasts 10m
 //	go -C bench run ./rlqs -cost
 //
-// The report has a line for each row:
+// The report has a line for each row, and for each tenant of a row that has several:
 //
 //	admitted  answers with 200, and the part of the requests that one process would have admitted.
-//	          The first seconds do not count, see -warm
+//	          The first seconds do not count, see -warm, and in the row of faults the time after one
 //	over      hits admitted beyond the promise in any interval (see test/promise), also in the first
 //	          seconds: a lower bound
 //	first     from the first request of a bucket in an Envoy to the first answer with 200, the median
@@ -101,14 +101,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		if !o.row.MatchString(r.name) {
 			continue
 		}
-		v, err := measure(ctx, root, &r, &o)
+		all, err := measure(ctx, root, &r, &o)
 		if err != nil {
 			return errors.Join(append(failures, fmt.Errorf("%s: %w", r.name, err))...)
 		}
-		fmt.Fprintf(stdout, "| %s | %s | %d | %.1f %% | %d | %v, %v | %d | %.1f ms |\n", r.what, r.limitText(), v.admitted,
-			100*float64(v.admitted)/float64(max(v.expected, 1)), v.over, v.median, v.longest, v.failed, v.cpu)
-		if v.over > 0 && !r.mayBeOver {
-			failures = append(failures, fmt.Errorf("%s: %d hits over", r.name, v.over))
+		for i, v := range all {
+			l := &r.loads[i]
+			fmt.Fprintf(stdout, "| %s | %s | %d | %.1f %% | %d | %v, %v | %d | %.1f ms |\n", l.what, l.limitText(), v.admitted,
+				100*float64(v.admitted)/float64(max(v.expected, 1)), v.over, v.median, v.longest, v.failed, v.cpu)
+			if v.over > 0 && !r.mayBeOver {
+				failures = append(failures, fmt.Errorf("%s, %s: %d hits over", r.name, l.tenant, v.over))
+			}
 		}
 	}
 	return errors.Join(failures...)

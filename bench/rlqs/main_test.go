@@ -22,13 +22,16 @@ func TestEightEnvoysKeepALimit(t *testing.T) {
 	if o.sidecar, err = program.Sidecar(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
-	r := row{limit: bucket(500, 100, time.Second), rate: each(100)}
-	v, err := measure(t.Context(), root, &r, &o)
+	r := row{loads: []load{{"100/s on each", "acme", bucket(500, 100, time.Second), each(100)}, {"2/s on each", "few", bucket(3, 3, time.Second), each(2)}}}
+	all, err := measure(t.Context(), root, &r, &o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%+v", v)
-	if v.over > 0 || v.failed > 0 || v.admitted < v.expected/2 {
+	t.Logf("%+v", all)
+	if few := all[1]; few.over > 0 || few.failed > 0 || few.admitted == 0 || few.admitted > 40 {
+		t.Errorf("of 3 per second: got %+v", few)
+	}
+	if v := all[0]; v.over > 0 || v.failed > 0 || v.admitted < v.expected/2 {
 		t.Errorf("got %+v", v)
 	}
 }
@@ -39,7 +42,13 @@ func TestAVerdictComesFromRequestsAndAnswers(t *testing.T) {
 		c.all = append(c.all, promise.Request{Sent: int64(time.Second), Received: int64(time.Second) + int64(i), Keys: []int{0}, Admitted: true})
 	}
 	var v verdict
-	v.judge(&row{limit: bucket(1, 2, time.Second)}, []*client{c}, time.Unix(0, 0))
+	l := &load{limit: bucket(1, 2, time.Second)}
+	v.judge(l, []*client{c}, nil)
+	var none verdict
+	none.judge(l, []*client{c}, []period{{time.Unix(1, 0), time.Unix(2, 0)}})
+	if none.admitted != 0 || none.expected != 0 || none.over != 3 {
+		t.Errorf("in a time that does not count: got %+v", none)
+	}
 	if v.admitted != 5 || v.expected != 2 || v.over != 3 || v.failed != 4 || v.median != 2*time.Millisecond || v.longest != 3*time.Millisecond {
 		t.Errorf("got %+v", v)
 	}
@@ -51,7 +60,7 @@ func TestArgumentsAreBounded(t *testing.T) {
 			t.Errorf("parse(%q): got no error", args)
 		}
 	}
-	if o, err := parse([]string{"-row=few|rare", "--", "--log-level=debug"}, io.Discard); err != nil || len(o.more) != 1 || !o.row.MatchString("rare") || o.row.MatchString("rarely") {
+	if o, err := parse([]string{"-row=few|small", "--", "--log-level=debug"}, io.Discard); err != nil || len(o.more) != 1 || !o.row.MatchString("small") || o.row.MatchString("smaller") {
 		t.Errorf("parse: got %+v, %v", o, err)
 	}
 }

@@ -23,9 +23,10 @@ type verdict struct {
 	cpu                              float64       // milliseconds in a second
 }
 
-// client sends the requests of one Envoy, and notes each answer.
+// client sends the requests of one tenant to one Envoy, and notes each answer.
 type client struct {
 	url   string
+	load  *load
 	begun time.Time
 	http  *http.Client
 	slots chan struct{} // of requests in flight
@@ -43,10 +44,10 @@ func clientOf(connections int) *http.Client {
 	return &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{MaxConnsPerHost: connections, MaxIdleConnsPerHost: connections}}
 }
 
-func newRequest(ctx context.Context, url string) (*http.Request, error) {
+func newRequest(ctx context.Context, url, tenant string) (*http.Request, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err == nil {
-		r.Header.Set("X-Tenant", "acme")
+		r.Header.Set("X-Tenant", tenant)
 	}
 	return r, err
 }
@@ -76,7 +77,7 @@ func (c *client) run(ctx context.Context, rate func(at time.Duration) float64) {
 }
 
 func (c *client) one(ctx context.Context) {
-	r, err := newRequest(ctx, c.url)
+	r, err := newRequest(ctx, c.url, c.load.tenant)
 	if err != nil {
 		return
 	}
@@ -106,70 +107,101 @@ func (c *client) one(ctx context.Context) {
 	c.all = append(c.all, promise.Request{Sent: sent, Received: received, Keys: []int{0}, Admitted: admitted})
 }
 
-// measure runs a row.
-func measure(ctx context.Context, root string, r *row, o *options) (v verdict, err error) {
+// measure runs a row, and returns a verdict for each of its loads.
+func measure(ctx context.Context, root string, r *row, o *options) (all []verdict, err error) {
 	dir, err := os.MkdirTemp("", "rlqs")
 	if err != nil {
-		return v, err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	w, err := start(ctx, root, dir, r.rules(), o)
 	defer w.close()
 	if err != nil {
-		return v, err
+		return nil, err
 	}
 	run, cancel := context.WithTimeout(ctx, o.lasts)
 	defer cancel()
 	before, err := drive.CPU(w.sidecar.PID())
 	if err != nil {
-		return v, err
+		return nil, err
 	}
 	sidecar, begun := w.sidecar, time.Now()
 	var running sync.WaitGroup
-	all := make([]*client, envoys)
-	for i := range all {
-		c := &client{url: w.urls[i], begun: begun, http: clientOf(inFlight), slots: make(chan struct{}, inFlight)}
-		all[i] = c
-		running.Go(func() { c.run(run, func(at time.Duration) float64 { return r.rate(i, at) }) })
+	clients := make([][]*client, len(r.loads))
+	for n := range r.loads {
+		l := &r.loads[n]
+		for i := range envoys {
+			c := &client{url: w.urls[i], load: l, begun: begun, http: clientOf(inFlight), slots: make(chan struct{}, inFlight)}
+			clients[n] = append(clients[n], c)
+			running.Go(func() { c.run(run, func(at time.Duration) float64 { return l.rate(i, at) }) })
+		}
 	}
 	var faulty error
+	left := []period{{to: begun.Add(o.warm)}}
 	if r.fault != nil {
-		running.Go(func() { faulty = r.happen(run, w) })
+		running.Go(func() {
+			var more []period
+			more, faulty = r.happen(run, w)
+			left = append(left, more...)
+		})
 	}
 	running.Wait()
 	if err := errors.Join(faulty, context.Cause(ctx)); err != nil {
-		return v, err
+		return nil, err
+	}
+	all = make([]verdict, len(r.loads))
+	for n := range all {
+		all[n].judge(&r.loads[n], clients[n], left)
 	}
 	if sidecar == w.sidecar {
 		after, err := drive.CPU(w.sidecar.PID())
 		if err != nil {
-			return v, err
+			return nil, err
 		}
-		v.cpu = (after - before).Seconds() * 1000 / time.Since(begun).Seconds()
+		all[0].cpu = (after - before).Seconds() * 1000 / time.Since(begun).Seconds()
 	}
-	v.judge(r, all, begun.Add(o.warm))
-	return v, nil
+	return all, nil
 }
 
-// happen lets the fault happen again and again.
-func (r *row) happen(ctx context.Context, w *world) error {
+// period is a time of which the admitted part does not count.
+type period struct{ from, to time.Time }
+
+// happen lets the fault happen again and again. With settles, the results are the times of which
+// the admitted part does not count.
+func (r *row) happen(ctx context.Context, w *world) (left []period, err error) {
 	for n := 0; drive.Pause(ctx, r.every); n++ {
+		from := time.Now()
 		if err := r.fault(ctx, w, n); err != nil && ctx.Err() == nil {
-			return fmt.Errorf("fault %d: %w", n, err)
+			return nil, fmt.Errorf("fault %d: %w", n, err)
+		}
+		if r.settles > 0 {
+			left = append(left, period{from, time.Now().Add(r.settles)})
 		}
 	}
-	return nil
+	return left, nil
 }
 
-func (v *verdict) judge(r *row, all []*client, since time.Time) {
+func (v *verdict) judge(l *load, all []*client, left []period) {
 	var history []promise.Request
 	var waits []time.Duration
 	for _, c := range all {
 		history, waits = append(history, c.all...), append(waits, c.waits...)
 		v.failed += c.failures
 	}
-	count := promise.Judge([]algorithms.Limit{r.limit}, history, since.UnixNano())[0]
-	v.admitted, v.expected, v.over = count.Admitted, count.Expected, count.Over
+	limits := []algorithms.Limit{l.limit}
+	v.over = promise.Over(promise.Judge(limits, history, 0))
+	for i, expected := range promise.Replay(limits, history) {
+		sent := time.Unix(0, history[i].Sent)
+		if slices.ContainsFunc(left, func(p period) bool { return !sent.Before(p.from) && sent.Before(p.to) }) {
+			continue
+		}
+		if history[i].Admitted {
+			v.admitted++
+		}
+		if expected {
+			v.expected++
+		}
+	}
 	if slices.Sort(waits); len(waits) > 0 {
 		v.median, v.longest = waits[len(waits)/2].Round(time.Millisecond/10), waits[len(waits)-1].Round(time.Millisecond/10)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,30 +11,48 @@ import (
 
 	"github.com/weirproxy/weir/bench/drive"
 	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/quota"
 	"github.com/weirproxy/weir/test/parts"
 )
 
-// row is a limit, a load and a fault.
+// row is loads on the same Envoys, and a fault.
 type row struct {
-	name, what string
-	limit      algorithms.Limit
-	rate       func(envoy int, at time.Duration) float64 // requests in a second
-	mayBeOver  bool                                      // docs/rlqs.md says by how much
-	every      time.Duration                             // between two faults; 0: none
-	fault      func(ctx context.Context, w *world, n int) error
+	name      string
+	loads     []load
+	mayBeOver bool          // docs/rlqs.md says by how much
+	every     time.Duration // between two faults; 0: none
+	settles   time.Duration // after a fault that the admitted part does not count; 0: all counts
+	fault     func(ctx context.Context, w *world, n int) error
+}
+
+// load is the requests of a tenant, and its limit.
+type load struct {
+	what, tenant string
+	limit        algorithms.Limit
+	rate         func(envoy int, at time.Duration) float64 // requests in a second
 }
 
 func bucket(requests, burst uint32, period time.Duration) algorithms.Limit {
 	return algorithms.Limit{Algorithm: algorithms.TokenBucket, Requests: requests, Period: period, Extra: algorithms.Extra{Burst: burst}}
 }
 
-func (r *row) limitText() string {
-	return fmt.Sprintf("%d per %v, burst %d", r.limit.Requests, r.limit.Period, r.limit.Burst)
+func (l *load) limitText() string {
+	return fmt.Sprintf("%d per %v, burst %d", l.limit.Requests, l.limit.Period, l.limit.Burst)
 }
 
+// rules returns rules with a limit for each tenant.
 func (r *row) rules() string {
-	return fmt.Sprintf("domain: edge\ndescriptors:\n  - key: tenant\n    rate_limit: {algorithm: token_bucket, requests_per_unit: %d, period: %v, burst: %d}\n",
-		r.limit.Requests, r.limit.Period, r.limit.Burst)
+	text := "domain: edge\ndescriptors:\n"
+	for _, l := range r.loads {
+		text += fmt.Sprintf("  - key: tenant\n    value: %s\n    rate_limit: {algorithm: token_bucket, requests_per_unit: %d, period: %v, burst: %d}\n",
+			l.tenant, l.limit.Requests, l.limit.Period, l.limit.Burst)
+	}
+	return text
+}
+
+// only returns the load of a row that has one.
+func only(what string, rate func(envoy int, at time.Duration) float64) []load {
+	return []load{{what, "acme", bucket(1000, 200, time.Second), rate}}
 }
 
 // Loads. The sum of one with a hot Envoy is twice the limit of 1000/s.
@@ -71,28 +90,32 @@ func waking(envoy int, at time.Duration) float64 {
 }
 
 func rows() []row {
-	limit := bucket(1000, 200, time.Second)
+	few := load{"2/s on each", "few", bucket(3, 3, time.Second), each(2)}
+	rare := load{"2/s on each", "rare", bucket(1, 1, 10*time.Second), each(2)}
 	return []row{
-		{name: "steady", what: "one Envoy has 90 % of the load", limit: limit, rate: hot(steady)},
-		{name: "moving", what: "the hot Envoy changes every 30 s", limit: limit, rate: hot(moving)},
-		{name: "crowd", what: "from a tenth of the limit to twice the limit, on all", limit: limit, rate: crowd},
-		{name: "waking", what: "another Envoy's first request while one has all", limit: limit, rate: waking},
-		{name: "few", what: "2/s on each", limit: bucket(3, 3, time.Second), rate: each(2)},
-		{name: "rare", what: "2/s on each", limit: bucket(1, 1, 10*time.Second), rate: each(2)},
+		{name: "steady", loads: append(only("one Envoy has 90 % of the load", hot(steady)), few, rare)},
+		{name: "moving", loads: only("the hot Envoy changes every 30 s", hot(moving))},
+		{name: "crowd", loads: only("from a tenth of the limit to twice the limit, on all", crowd)},
+		{name: "waking", loads: only("another Envoy's first request while one has all", waking)},
+		{name: "small", loads: []load{few, rare}},
 		{
-			name: "killed", what: "an Envoy is killed and started again every 7 s", limit: limit, rate: hot(moving),
+			name: "faults", loads: only("the hot Envoy changes every 30 s; a fault every minute, and 25 s after it do not count", hot(moving)),
+			every: time.Minute, settles: quota.TTL + 5*time.Second, fault: inTurn,
+		},
+		{
+			name: "killed", loads: only("an Envoy is killed and started again every 7 s", hot(moving)),
 			every: 7 * time.Second, fault: func(ctx context.Context, w *world, n int) error { return w.restartEnvoy(ctx, n%envoys, false) },
 		},
 		{
-			name: "hot", what: "an Envoy has a hot restart every 7 s", limit: limit, rate: hot(moving),
+			name: "hot", loads: only("an Envoy has a hot restart every 7 s", hot(moving)),
 			every: 7 * time.Second, fault: func(ctx context.Context, w *world, n int) error { return w.restartEnvoy(ctx, n%envoys, true) },
 		},
 		{
-			name: "cut", what: "a stream is cut every 3 s", limit: limit, rate: hot(moving),
+			name: "cut", loads: only("a stream is cut every 3 s", hot(moving)),
 			every: 3 * time.Second, fault: func(_ context.Context, w *world, n int) error { return w.proxies[n%envoys].Cut() },
 		},
 		{
-			name: "gone", what: "an Envoy cannot reach Weir for 12 s of 20", limit: limit, rate: hot(moving),
+			name: "gone", loads: only("an Envoy cannot reach Weir for 12 s of 20", hot(moving)),
 			every: 20 * time.Second, fault: func(ctx context.Context, w *world, n int) error {
 				w.proxies[n%envoys].HalfOpen()
 				drive.Pause(ctx, 12*time.Second)
@@ -101,21 +124,21 @@ func rows() []row {
 			},
 		},
 		{
-			name: "weir", what: "Weir is killed and started again every 25 s, counts in memory", limit: limit, rate: hot(moving), mayBeOver: true,
+			name: "weir", loads: only("Weir is killed and started again every 25 s, counts in memory", hot(moving)), mayBeOver: true,
 			every: 25 * time.Second, fault: func(ctx context.Context, w *world, _ int) error { return w.restartSidecar(ctx) },
 		},
 		{
-			name: "blocked", what: "a thread of the hot Envoy is blocked for 500 ms of each second", limit: limit, rate: hot(moving), mayBeOver: true,
+			name: "blocked", loads: only("a thread of the hot Envoy is blocked for 500 ms of each second", hot(moving)), mayBeOver: true,
 			every: time.Second, fault: func(ctx context.Context, w *world, n int) error {
 				return w.block(ctx, moving(time.Duration(n)*time.Second))
 			},
 		},
 		{
-			name: "busy", what: "an Envoy gets 5 MB of clusters every 10 s", limit: limit, rate: hot(moving), mayBeOver: true,
+			name: "busy", loads: only("an Envoy gets 5 MB of clusters every 10 s", hot(moving)), mayBeOver: true,
 			every: 10 * time.Second, fault: func(_ context.Context, w *world, n int) error { return w.occupy(n % envoys) },
 		},
 		{
-			name: "late", what: "assignments take 12 s for 30 s of each minute", limit: limit, rate: hot(moving), mayBeOver: true,
+			name: "late", loads: only("assignments take 12 s for 30 s of each minute", hot(moving)), mayBeOver: true,
 			every: time.Minute, fault: func(ctx context.Context, w *world, _ int) error {
 				latency(w.proxies, 12*time.Second)
 				drive.Pause(ctx, 30*time.Second)
@@ -124,6 +147,21 @@ func rows() []row {
 			},
 		},
 	}
+}
+
+// inTurn kills an Envoy, restarts one hot, and cuts all streams, in turn.
+func inTurn(ctx context.Context, w *world, n int) error {
+	switch i := n / 3 % envoys; n % 3 {
+	case 0:
+		return w.restartEnvoy(ctx, i, false)
+	case 1:
+		return w.restartEnvoy(ctx, i, true)
+	}
+	var errs []error
+	for _, p := range w.proxies {
+		errs = append(errs, p.Cut())
+	}
+	return errors.Join(errs...)
 }
 
 func latency(all []*parts.Proxy, d time.Duration) {
@@ -136,7 +174,7 @@ func latency(all []*parts.Proxy, d time.Duration) {
 func (w *world) block(ctx context.Context, i int) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	r, err := newRequest(ctx, w.urls[i])
+	r, err := newRequest(ctx, w.urls[i], "acme")
 	if err != nil {
 		return err
 	}

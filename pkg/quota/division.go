@@ -294,7 +294,7 @@ func (d *Division) aim() {
 		case c.gone:
 			rate -= c.rate()
 		case c.idle():
-			c.target = d.limit.Rate / 64
+			c.target = d.goal.Rate / 64
 			rate -= c.target
 		case c.demand < 0:
 			d.demands = append(d.demands, d.limit.Rate)
@@ -365,7 +365,7 @@ func (d *Division) place(c *Client, now time.Duration, orders []Order) []Order {
 // seat gives a client without a bucket one. If the level cannot pay, a client that has just come
 // gets a small one, of at least one token, and grows later.
 func (d *Division) seat(c *Client, now time.Duration, orders []Order) []Order {
-	least := d.limit.Rate / 64 / int64(len(d.clients))
+	least := d.goal.Rate / 96 / int64(len(d.clients))
 	rate := min(c.target, max(d.spare(), least))
 	size := d.size(c, rate)
 	if d.level < size && c.demand < 0 && !c.own {

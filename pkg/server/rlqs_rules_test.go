@@ -37,7 +37,7 @@ func TestEachChangeOfALimitChangesTheAssignmentsAndRLS(t *testing.T) {
 		"a grant of a factor":          {gives: limiter.GivesFactor, factor: 10, passes: 1, most: 100},
 		"a grant of everything":        {gives: limiter.GivesUnlimited, want: "ALLOW_ALL", passes: 200, most: 200},
 		"a block":                      {gives: limiter.GivesRequests, want: "DENY_ALL"},
-		"a reload with fewer requests": {rules: fewer, want: "] 12, 82 per 10s", most: 20},
+		"a reload with fewer requests": {rules: fewer, want: "] 13, 96 per 10s", most: 20},
 		"a reload without the rule": {
 			rules: "domain: edge\ndescriptors:\n  - {key: other, rate_limit: {unlimited: true}}\n", passes: 200, most: 200,
 		},

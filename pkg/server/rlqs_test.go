@@ -106,7 +106,7 @@ func TestQuotasAreAssignedAtOnceAndFollowTheRules(t *testing.T) {
 		first.report("edge", 1, bucketID("tenant", "acme"), bucketID("free", "x"))
 		first.expect("map[free:x] ALLOW_ALL", "map[tenant:acme] 26, 96 per 1s")
 		second.report("edge", 1, bucketID("tenant", "acme"))
-		second.expect("map[tenant:acme] 6, 520 per 16m40s") // the rate comes when the first stream has less
+		second.expect("map[tenant:acme] 6, 346 per 16m40s") // the rate comes when the first stream has less
 		first.expect("map[tenant:acme] 13, 481 per 10s")
 		second.expect("map[tenant:acme] 13, 481 per 10s")
 		f.limiter.SetRules(load(t, strings.ReplaceAll(quotaRulesPlain, "requests_per_unit: 1", "algorithm: token_bucket, requests_per_unit: 0")))

@@ -70,6 +70,9 @@ type Rule struct {
 	// UsageKey before the holder. A rule with prices has holders.
 	Priced bool
 
+	// Divided says that each process which shares a store has a part of the limits.
+	Divided bool
+
 	detailed bool  // DetailedMetric, or ValueToMetric of a level
 	rank     int32 // among the wildcards of its key, in file order from 1; 0 for other rules
 }
@@ -90,8 +93,8 @@ type Level struct {
 	ValueToMetric  bool     // value_to_metric: metrics carry the value of the entry
 }
 
-// appendMeaning appends all exported fields except ID, File and Line, and Priced, which the limits
-// say. Two rules have the same bytes only if these fields are equal.
+// appendMeaning appends all exported fields except ID, File and Line, and Priced and Divided,
+// which the limits say. Two rules have the same bytes only if these fields are equal.
 func (r *Rule) appendMeaning(dst []byte) []byte {
 	dst = appendSized(dst, r.Domain)
 	dst = appendSized(dst, r.Path)

@@ -118,7 +118,7 @@ func (t *tree) readDefaults(v value) {
 		t.defaults.countRejected = &is
 	}
 	t.defaults.onStoreError = choice(t, fs, "on_store_error", OnStoreErrorDeny, "local, allow or deny")
-	t.defaults.sharing = choice(t, fs, "sharing", SharingExact, "leased or exact")
+	t.defaults.sharing = choice(t, fs, "sharing", SharingDivided, sharings)
 }
 
 // readDefault decodes the limit of descriptors that match nothing.

@@ -137,9 +137,9 @@ func TestAChoiceIsReadByTheNameItIsShownAs(t *testing.T) {
 		},
 		"sharing": {
 			func(l Limit) string { return l.Sharing.String() },
-			[]string{"leased", "exact"},
+			[]string{"leased", "exact", "divided"},
 			[]string{`""`, "unset", "Leased", "sharing(9)"},
-			"leased or exact",
+			"leased, exact or divided",
 		},
 	} {
 		document := "domain: d\ndefault: {unit: second, requests_per_unit: 1, " + option + ": "
@@ -193,7 +193,11 @@ func TestABudgetThatAnOutageLiftsIsAWarning(t *testing.T) {
 
 func TestSharingThatCannotBeSaysSo(t *testing.T) {
 	for limit, want := range map[string]string{
-		"{unit: second, requests_per_unit: 1, sharing: both}":                                                  "is not known, must be leased or exact",
+		"{unit: second, requests_per_unit: 1, sharing: both}":                                                  "is not known, must be leased, exact or divided",
+		"{unit: second, requests_per_unit: 1, sharing: divided, algorithm: sliding_window_log}":                "has sharing: divided, must have leased or exact",
+		"{unit: day, requests_per_unit: 1, sharing: divided, align: {to: calendar}}":                           "has sharing: divided, must have leased or exact",
+		"{unit: second, requests_per_unit: 2000000000, sharing: divided}":                                      "has sharing: divided, must have leased or exact",
+		"{unit: second, requests_per_unit: 1, sharing: divided}\n    quota_mode: true\n    group: a":           "has sharing: divided, must have leased or exact",
 		"{unit: second, requests_per_unit: 1, sharing: leased, algorithm: sliding_window_log}":                 "sliding_window_log is never leased",
 		"{unit: second, requests_per_unit: 1, sharing: leased, algorithm: token_bucket, count_rejected: true}": "only fixed_window is leased",
 	} {

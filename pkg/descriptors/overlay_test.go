@@ -76,7 +76,7 @@ func TestMistakesOfAnOverlaySayTheWordsToWrite(t *testing.T) {
 		"{for: {key: a}, set: {algorithm: token_bucket}}":                   "for.key: is not a key that is known here: the entries are path: [a]",
 		"{for: {path: [a=b]}, set: {algorithm: token_bucket}}":              "path[0]: is a pattern of the key alone: probably {key: a, value: b} is meant",
 		"{for: {name: all}, set: {brust: 9}}":                               "did you mean burst?",
-		"{for: {name: all}, set: {sharing: lease}}":                         `"lease" is not known, must be leased or exact`,
+		"{for: {name: all}, set: {sharing: lease}}":                         `"lease" is not known, must be leased, exact or divided`,
 		"{for: {name: all}, set: {}}":                                       "set: is empty, must have one of algorithm",
 		"{for: {name: all}}":                                                "set: is missing, must be the words for these limits, such as set: {algorithm: token_bucket, burst: 20}",
 		"{set: {algorithm: token_bucket}}":                                  "for: is missing, must say which limits are meant",

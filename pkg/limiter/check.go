@@ -257,7 +257,7 @@ func (l *Limiter) charge(r *Request, i int, v *Verdict) error {
 			l.carry(&c, n, limit, &v.charges[charges])
 		}
 	}
-	if parts := l.divided.table.Load(); parts != nil && !v.noPart && !c.mode.Shadows() && s.Group == 0 && !s.Rule.Holds() {
+	if parts := l.divided.table.Load(); (parts != nil || s.Rule.Divided) && !v.noPart && !c.mode.Shadows() && s.Group == 0 && !s.Rule.Holds() {
 		l.part(&c, parts)
 	}
 	c.end()

@@ -38,9 +38,17 @@ func (l *Limiter) Dividend(domain string, entries []Entry) (Dividend, error) {
 	default:
 		return Dividend{}, ErrSeveral
 	}
+	return l.DividendInOrder(domain, entries)
+}
+
+// DividendInOrder is Dividend for the descriptor of a request: the order of entries counts.
+func (l *Limiter) DividendInOrder(domain string, entries []Entry) (Dividend, error) {
 	v, err := l.undivided(domain, entries)
 	if err != nil {
 		return Dividend{}, err
+	}
+	if v.Statuses[0].Rule == nil {
+		return Dividend{}, ErrNoRule
 	}
 	rule := v.Statuses[0].Rule
 	if rule.Holds() || rule.Group.Rank > 0 || len(rule.Replaces) > 0 {

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -30,10 +31,37 @@ const partSuffix = "#part/"
 
 // divided is the parts of a limiter.
 type divided struct {
-	table atomic.Pointer[partTable] // nil until a limit has a part
-	last  atomic.Uint64             // number of a partLimit
-	mu    sync.Mutex                // held while the table changes
+	table  atomic.Pointer[partTable] // nil until a limit has a part
+	last   atomic.Uint64             // number of a partLimit
+	mu     sync.Mutex                // held while the table changes
+	shared atomic.Pointer[sharedParts]
 }
+
+// sharedParts is for parts in a store that other processes use too.
+type sharedParts struct {
+	process string // in the keys of parts
+	want    func(domain string, entries []Entry)
+	none    Part
+	now     func() time.Duration
+	until   atomic.Int64 // by now, then parts do not hold
+}
+
+// ShareParts is for a limiter whose store other processes use too. From now on, requests need a
+// part of each rule that is Divided, and are denied without one. Then the limiter calls want, on
+// the goroutine of the request: want must not wait, and must not keep entries. The name of the
+// process must be another one in each process. now is the time since a fixed moment, also while the
+// process was stopped. Parts hold until the instant of [Limiter.KeepParts].
+func (l *Limiter) ShareParts(process string, now func() time.Duration, want func(domain string, entries []Entry)) {
+	s := &sharedParts{process: process, want: want, now: now}
+	nothing := algorithms.Limit{Algorithm: algorithms.TokenBucket, Period: time.Second}
+	s.none.current.Store(&partLimit{descriptors.Limit{Limit: nothing}, partSuffix + "none"})
+	s.until.Store(-1)
+	l.divided.shared.Store(s)
+}
+
+// KeepParts lets the parts hold until an instant, after ShareParts. Later requests that need a part
+// are denied.
+func (l *Limiter) KeepParts(until time.Duration) { l.divided.shared.Load().until.Store(int64(until)) }
 
 // Asked returns the hits that requests have asked for, allowed or not. Probes and refunds do not
 // count.
@@ -46,6 +74,9 @@ const partShards = 1024
 type partTable [partShards]atomic.Pointer[map[string]*Part]
 
 func (t *partTable) of(base []byte) *Part {
+	if t == nil {
+		return nil
+	}
 	if all := t[store.HashOf(base)%partShards].Load(); all != nil {
 		return (*all)[string(base)]
 	}
@@ -71,6 +102,9 @@ func (t *partTable) set(base string, p *Part) {
 // not be of another base.
 func (l *Limiter) SetPart(p *Part, base string, limit algorithms.Limit, empty bool) {
 	next := &partLimit{descriptors.Limit{Limit: limit}, partSuffix + strconv.FormatUint(l.divided.last.Add(1), 36)}
+	if s := l.divided.shared.Load(); s != nil {
+		next.suffix += "/" + s.process
+	}
 	if empty && limit.Requests > 0 {
 		c := [1]store.Charge{{Key: []byte(base + next.suffix), Limit: limit, Hits: int64(limit.Capacity()), Mode: store.Shadow}}
 		l.store.TakeNow(c[:], make([]algorithms.Decision, 1))
@@ -102,9 +136,22 @@ func (l *Limiter) part(c *charging, all *partTable) {
 	}
 	like := v.charges[s.charge]
 	base := v.terms[s.charge].limit.Base(like.Key)
-	p := all.of(base)
+	p, shared := all.of(base), l.divided.shared.Load()
+	switch {
+	case shared == nil:
+	case p == nil && s.Rule.Divided && !l.options.Shadow:
+		p = &shared.none
+		if s.Hits > 0 && !v.explains {
+			shared.want(c.request.Domain, c.request.Descriptors[c.at].Entries)
+		}
+	case p != nil && int64(shared.now()) > shared.until.Load():
+		p = &shared.none
+	}
 	if p == nil {
 		return
+	}
+	for i := s.charge; i < len(v.charges); i++ { // else hits that the part denies fill the limit
+		v.charges[i].CountRejected = false
 	}
 	now, from := p.current.Load(), len(v.keys)
 	v.keys = append(append(v.keys, base...), now.suffix...)

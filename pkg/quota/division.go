@@ -36,7 +36,8 @@ func give(b Bucket) given { return given{b, b.rate()} }
 type Client struct {
 	Tag any // of the caller
 
-	own   bool   // the client of this process, see NewBeside
+	here  bool   // of this process: orders are in force at once, and do not expire
+	own   bool   // as here, and more: see NewBeside
 	taken int64  // tokens that requests from before the division may take
 	asked uint64 // since the last report of an own client
 
@@ -272,7 +273,7 @@ func (d *Division) settle(now time.Duration) {
 			d.tokens -= c.taken
 			c.taken = 0
 		}
-		if c.placed && !c.own && now >= c.sent+expiry {
+		if c.placed && !c.here && now >= c.sent+expiry {
 			d.put(c, given{}, given{})
 			c.change, c.placed, c.acked, d.dirty = false, false, false, true
 		}
@@ -349,7 +350,7 @@ func (c *Client) ready(now time.Duration) bool {
 
 // late reports whether an order sent now may find that the bucket has expired.
 func (c *Client) late(now time.Duration) bool {
-	return !c.own && now+Delivery >= c.fresh+TTL-TTL/drift
+	return !c.here && now+Delivery >= c.fresh+TTL-TTL/drift
 }
 
 // place sends the first order to a client, which has no bucket: a bucket, or none if the level does
@@ -549,7 +550,7 @@ func (d *Division) even(now time.Duration, orders []Order) []Order {
 func (d *Division) renew(now time.Duration, orders []Order) []Order {
 	for _, c := range d.clients {
 		switch {
-		case c.own || c.gone || !c.placed || !c.acked || c.change || now < c.sent+Renew:
+		case c.here || c.gone || !c.placed || !c.acked || c.change || now < c.sent+Renew:
 		case now-c.wanted >= Idle && !c.leaving:
 			c.leaving = true
 			orders = d.send(c, Bucket{}, now, orders)

@@ -59,7 +59,7 @@ func Begin(l Limit, counts []Left) (s Start, ok bool) {
 func NewBeside(s Start, now time.Duration, tag any) (*Division, *Client) {
 	d := New(s.First, now)
 	c := d.Join(now, tag)
-	c.own, c.taken, d.level = true, s.taken, s.level-s.taken
+	c.here, c.own, c.taken, d.level = true, true, s.taken, s.level-s.taken
 	d.tokens += c.taken
 	if !s.used {
 		c.demand = 0
@@ -67,9 +67,30 @@ func NewBeside(s Start, now time.Duration, tag any) (*Division, *Client) {
 	return d, c
 }
 
-// Asked takes hits for which the own client was asked, allowed or not. After a time without any,
-// hits count as soon as they are half of the client's bucket. Then woken is true, and the caller
-// calls Step now.
+// JoinHere adds a client of this process, which has no bucket. An order for the client is in force
+// at once, so the caller acknowledges the order. No order for the client expires.
+func (d *Division) JoinHere(now time.Duration, tag any) *Client {
+	c := d.Join(now, tag)
+	c.here = true
+	return c
+}
+
+// Deny says that a client of this process uses no bucket from now on. Requests on their way may use
+// its last ones for at most [Settle].
+func (d *Division) Deny(c *Client, now time.Duration) {
+	d.advance(now)
+	d.settle(now)
+	if c.change { // both buckets may be in use
+		last := given{Bucket{Max: c.bucket.Max + c.before.Max}, c.rate()}
+		d.put(c, last, given{})
+	}
+	d.send(c, Bucket{}, now, nil)
+	d.Acknowledge(c, c.seq, now)
+}
+
+// Asked takes hits for which a client of this process was asked, allowed or not. After a time
+// without any, hits of an own client count as soon as they are half of the client's bucket. Then
+// woken is true, and the caller calls Step now.
 func (d *Division) Asked(c *Client, hits uint64, now time.Duration) (woken bool) {
 	c.asked += min(hits, MostHits)
 	switch {

@@ -40,6 +40,10 @@
 // until [Settle] is over. Orders for the client arrive at once and do not expire. The bucket may
 // start empty: then nothing is debited but the gain of the bucket before.
 //
+// Where processes have parts of a limit, each has such a client: see [Division.JoinHere]. No bucket
+// of that client starts empty. All its buckets end with the process. A process that was stopped
+// must use [Division.Deny] before it decides such requests again, as others may have its part.
+//
 // Without a division a count decides these requests, and it goes on below a division. [Begin] takes
 // all hits from the count, and they are the first level. Requests that have begun before find the
 // gain of [Handover] at most, which the level pays. Of a window they find one hit in sixteen, which

@@ -23,6 +23,20 @@ var sharingMistakes = map[string]mistake{
 	"late call taken": lateCallTaken, "orders after a stop without a call": wakeAndSend, "late answer taken": lateAnswer,
 }
 
+// Deliberate errors with the requests of RLS in several processes.
+const (
+	hereNotDebited   mistake = iota + 200 // the bucket of RLS is not debited
+	hereGrowsEarly                        // the old bucket of RLS is free at once
+	hereAfterAStop                        // RLS goes on with its bucket after the process was stopped
+	hereWithoutAKeep                      // the first requests after a stop find the bucket
+	hereEndsEarly                         // the part of RLS is free before the last requests have ended
+)
+
+var hereMistakes = map[string]mistake{
+	"bucket of RLS not debited": hereNotDebited, "growth before RLS has shrunk": hereGrowsEarly,
+	"bucket of RLS after a stop": hereAfterAStop, "first requests after a stop": hereWithoutAKeep, "end of RLS before its requests": hereEndsEarly,
+}
+
 // sharer is the part of a weirModel that speaks with Redis.
 type sharer struct {
 	h        *Holding
@@ -34,6 +48,7 @@ type sharer struct {
 	until    time.Duration // when the process goes on after a stop
 	answered bool          // since the process begins, or goes on
 	cut      time.Duration // until then the process does not reach Redis
+	rls      *envoyModel   // the requests of RLS; nil: none
 }
 
 // callModel is a call on its way to Redis, or its answer on the way back.
@@ -74,7 +89,71 @@ func (s *schedule) addRedis(weirs int, l Limit) {
 func (s *schedule) newWeir(l Limit) *weirModel {
 	s.names++
 	h := Hold(l, s.now)
-	return &weirModel{d: h.Division, sharer: &sharer{h: h, name: fmt.Sprintf("weir%04d", s.names), worked: s.now}}
+	w := &weirModel{d: h.Division, sharer: &sharer{h: h, name: fmt.Sprintf("weir%04d", s.names), worked: s.now}}
+	if s.asks > 0 {
+		w.rls = &envoyModel{clock: 1, workers: make([]worker, 3), known: true, rate: s.rates[s.random.IntN(len(s.rates))]}
+	}
+	return w
+}
+
+// holds reports whether requests of RLS in a process may use its bucket.
+func (s *schedule) holds(w *weirModel) bool {
+	return s.now-w.worked <= Away || s.mistake == hereWithoutAKeep
+}
+
+// serveRLS lets the requests of RLS in a process ask, and does all for them that is due.
+func (s *schedule) serveRLS(w *weirModel) {
+	if w.sharer == nil || w.rls == nil || w.stopped(s.now) {
+		return
+	}
+	e := w.rls
+	if !s.holds(w) {
+		was := e.workers
+		e.workers = make([]worker, len(was))
+		s.serve(e)
+		e.workers = was
+		return
+	}
+	s.serve(e)
+	switch {
+	case e.client == nil && e.denied > 0:
+		e.client = w.d.JoinHere(s.now, e)
+		w.due = 0
+	case e.client != nil && !s.calm && s.random.IntN(s.asks) == 0:
+		s.endHere(w)
+	case e.client != nil:
+		w.d.Asked(e.client, e.allowed+e.denied, s.now)
+	}
+	e.allowed, e.denied = 0, 0
+}
+
+// takeHere puts an order for the requests of RLS in force.
+func (s *schedule) takeHere(w *weirModel, o Order) {
+	var b *bucketOfEnvoy
+	if o.Bucket.Max > 0 {
+		b = &bucketOfEnvoy{Bucket: o.Bucket, tokens: float64(o.Bucket.Max), at: s.now.Seconds()}
+	}
+	w.rls.put(s, b)
+	w.due = min(w.due, w.d.Acknowledge(o.Client, o.Seq, s.now))
+	switch {
+	case s.mistake == hereGrowsEarly:
+		w.d.put(o.Client, o.Client.bucket, given{})
+		o.Client.change = false
+	case s.mistake == hereNotDebited:
+		w.d.level += o.Bucket.tokens()
+	}
+}
+
+// endHere ends the part of RLS in a process. The next request asks for another one.
+func (s *schedule) endHere(w *weirModel) {
+	e := w.rls
+	e.put(s, nil)
+	w.d.Deny(e.client, s.now)
+	w.d.Leave(e.client)
+	if s.mistake == hereEndsEarly {
+		w.forget(func(c *Client) bool { return c == e.client })
+	}
+	e.client, w.due = nil, 0
 }
 
 // unspent returns the tokens of all levels.
@@ -108,6 +187,10 @@ func (s *schedule) share(w *weirModel) {
 	}
 	if s.now-w.worked > Away && s.mistake != wakeAndSend {
 		w.answered = false
+		if w.rls != nil && w.rls.client != nil && s.mistake != hereAfterAStop {
+			w.rls.put(s, nil)
+			w.d.Deny(w.rls.client, s.now)
+		}
 		w.h.Wake(s.now)
 	}
 	w.worked = s.now

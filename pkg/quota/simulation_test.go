@@ -137,6 +137,7 @@ type schedule struct {
 	spent  []int64       // in the window until then
 	back   time.Duration // when the count gets spent back
 	leaves int           // ticks from one leave of all Envoys to the next; 0: no leaves
+	asks   int           // ticks from one end of the part of RLS in a process to the next; 0: no RLS with Redis
 }
 
 // delay returns how long a message takes: one for an Envoy at most Delivery.
@@ -177,6 +178,7 @@ func (s *schedule) run(duration time.Duration) {
 			s.divideBeside()
 		}
 		for _, w := range s.weirs {
+			s.serveRLS(w)
 			s.share(w)
 			s.divide(w)
 		}
@@ -198,6 +200,11 @@ func (s *schedule) cover() {
 	}
 	for _, e := range s.envoys {
 		could += s.tokensOf(e)
+	}
+	for _, w := range s.weirs {
+		if w.sharer != nil && w.rls != nil && s.holds(w) && !w.stopped(s.now) {
+			could += s.tokensOf(w.rls)
+		}
 	}
 	s.oracle.fill(s.now.Seconds())
 	s.over = s.over || could > s.oracle.tokens+1e-3
@@ -242,8 +249,12 @@ func (s *schedule) divide(w *weirModel) {
 	s.orders, w.due = w.d.Step(s.now, s.orders[:0])
 	for _, o := range s.orders {
 		c := o.Client
-		if c.own {
+		switch {
+		case c.own:
 			s.takeOwn(o)
+			continue
+		case c.here:
+			s.takeHere(w, o)
 			continue
 		}
 		switch {

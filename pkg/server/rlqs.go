@@ -78,6 +78,8 @@ type quotaLimits interface {
 
 	// work does all that is due, but of the divisions.
 	work(now time.Duration)
+	// refuses returns the reason against a division of the limits of a rule, or nil.
+	refuses(rule *descriptors.Rule) error
 	// divide makes a division of a limit. Nil: it must begin a moment later.
 	divide(s *quotaStream, of *limiter.Dividend, limit quota.Limit, now time.Duration) *divided
 	// change gives a division the limit of now.
@@ -107,6 +109,8 @@ type divided struct {
 func newDivided(of *limiter.Dividend) *divided {
 	return &divided{key: of.Base, rule: countOfRule{of.Rule.Domain, of.Rule.Path}}
 }
+
+var errTooManyDivided = fmt.Errorf("more than %d limits are divided", maxQuotaBuckets)
 
 func newQuotas(o *Options) *quotas {
 	q := &quotas{
@@ -167,11 +171,17 @@ func (q *quotas) open(s *quotaStream) error {
 		return status.Errorf(codes.ResourceExhausted, "more than %d streams of RateLimitQuotaService", maxQuotaStreams)
 	}
 	q.limits.begin()
-	if q.streams[s.mark] = s; !q.running {
+	q.streams[s.mark] = s
+	q.start()
+	return nil
+}
+
+// start has run going. mu must be held.
+func (q *quotas) start() {
+	if !q.running {
 		q.running = true
 		go q.run()
 	}
-	return nil
 }
 
 func (q *quotas) close(s *quotaStream) {
@@ -252,7 +262,7 @@ func (q *quotas) stepOne(d *divided, now time.Duration) {
 		switch to := o.Client.Tag.(type) {
 		case *rlsClient:
 			to.publish(q, &o)
-			d.Acknowledge(o.Client, o.Seq, q.now())
+			d.due = min(d.due, d.Acknowledge(o.Client, o.Seq, now))
 		case *member:
 			if !to.stream.closed {
 				to.stream.queue(assignment{to, o.Client, o, now})
@@ -268,8 +278,10 @@ func (q *quotas) look(s *quotaStream, m *member, now time.Duration) {
 	s.entries = entries
 	of, err := q.limiter.Dividend(s.domain, entries)
 	var limit quota.Limit
-	if err == nil {
-		limit, err = quota.LimitOfAll(of.Limits)
+	if err == nil && len(of.Limits) > 0 {
+		if limit, err = quota.LimitOfAll(of.Limits); err == nil {
+			err = q.limits.refuses(of.Rule)
+		}
 	}
 	switch {
 	case err != nil:
@@ -298,7 +310,7 @@ func (q *quotas) join(m *member, of *limiter.Dividend, limit quota.Limit, now ti
 	d := q.divisions[of.Base]
 	if d == nil {
 		if len(q.divisions) >= maxQuotaBuckets {
-			return fmt.Errorf("more than %d limits are divided", maxQuotaBuckets)
+			return errTooManyDivided
 		}
 		if d = q.limits.divide(m.stream, of, limit, now); d == nil {
 			q.looked = 0 // look again at once
@@ -342,15 +354,16 @@ func (q *quotas) warn(s *quotaStream, m *member, reason error) {
 		return
 	}
 	m.warned = true
-	q.refuse(s, reason.Error(), m.entries)
+	q.refuse(reason.Error(), s.domain, m.entries, s.peer)
 }
 
-func (q *quotas) refuse(s *quotaStream, reason string, entries []limiter.Entry) {
+// refuse counts and logs that a bucket has no assignment, or that requests of RLS have no part.
+func (q *quotas) refuse(reason, domain string, entries []limiter.Entry, client string) {
 	q.turnedOff[reason]++
 	if missed, ok := q.warned.Due(time.Second); ok {
 		q.logger.LogAttrs(context.Background(), slog.LevelWarn, "a bucket of RLQS has no assignment",
-			slog.String("reason", reason), slog.String("domain", printable.Text(s.domain)), slog.String("bucket", printable.Entries(entries)),
-			slog.String("client", s.peer), slog.Uint64("not_logged", missed))
+			slog.String("reason", reason), slog.String("domain", printable.Text(domain)), slog.String("bucket", printable.Entries(entries)),
+			slog.String("client", client), slog.Uint64("not_logged", missed))
 	}
 }
 

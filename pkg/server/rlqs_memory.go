@@ -6,6 +6,7 @@ import (
 
 	"github.com/weirproxy/weir/internal/metrics"
 	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/quota"
 )
@@ -14,21 +15,6 @@ import (
 // limit, and requests of RLS as one more client.
 type memoryLimits struct{ of *quotas }
 
-// rlsClient is the requests of RLS in a divided limit. The bucket of that client is the limit of a
-// part, so that the limiter decides the requests in place.
-type rlsClient struct {
-	domain  string
-	entries []limiter.Entry // in the order of the rules
-	limits  []algorithms.Limit
-	base    string
-	part    limiter.Part
-	client  *quota.Client
-	asked   uint64 // that the division has seen
-	start   quota.Start
-	until   time.Duration // then start.First ends, and the spent hits of a window are of the past
-	back    time.Duration // when the counts get the spent hits back; 0: they have them
-}
-
 func (*memoryLimits) begin() {}
 
 func (*memoryLimits) end() {}
@@ -36,6 +22,8 @@ func (*memoryLimits) end() {}
 func (*memoryLimits) work(time.Duration) {}
 
 func (*memoryLimits) collect(metrics.Scrape) {}
+
+func (*memoryLimits) refuses(*descriptors.Rule) error { return nil }
 
 func (*memoryLimits) ready(*divided, time.Duration) bool { return true }
 
@@ -66,38 +54,6 @@ func (*memoryLimits) change(d *divided, limit quota.Limit, now time.Duration) {
 		d.SetLimit(limit, now)
 		d.due = now
 	}
-}
-
-// left returns the rests of the counts of requests of RLS. ok is false if the rules have other
-// limits meanwhile.
-func (r *rlsClient) left(q *quotas) (counts []quota.Left, ok bool) {
-	decisions, err := q.limiter.Left(r.domain, r.entries)
-	if err != nil || len(decisions) != len(r.limits) {
-		return nil, false
-	}
-	for i := range decisions {
-		c := quota.Left{Hits: decisions[i].Remaining, Used: decisions[i].Remaining < r.limits[i].Capacity()}
-		if r.limits[i].Algorithm == algorithms.FixedWindow {
-			c.Window = max(decisions[i].ResetAfter, 1)
-		}
-		counts = append(counts, c)
-	}
-	return counts, true
-}
-
-// publish puts the bucket of an order for the requests of RLS in force.
-func (r *rlsClient) publish(q *quotas, o *quota.Order) {
-	limit := algorithms.Limit{Algorithm: algorithms.TokenBucket, Period: time.Second}
-	if b := o.Bucket; b.Max > 0 {
-		limit.Requests, limit.Burst, limit.Period = b.Fill, b.Max, time.Duration(b.Interval)*time.Second
-		for limit.Period > algorithms.MaxPeriod {
-			limit.Requests, limit.Period = limit.Requests/10, limit.Period/10
-		}
-		if limit.Requests == 0 {
-			limit.Burst = 0
-		}
-	}
-	q.limiter.SetPart(&r.part, r.base, limit, o.Empty)
 }
 
 func (m *memoryLimits) tend(d *divided, now time.Duration) {

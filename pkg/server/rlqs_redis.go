@@ -3,15 +3,20 @@ package server
 import (
 	"context"
 	"crypto/rand"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/weirproxy/weir/internal/loglimit"
 	"github.com/weirproxy/weir/internal/metrics"
+	"github.com/weirproxy/weir/pkg/descriptors"
 	"github.com/weirproxy/weir/pkg/limiter"
 	"github.com/weirproxy/weir/pkg/quota"
 )
@@ -34,6 +39,9 @@ type redisLimits struct {
 	ctx   context.Context
 	stop  func() // ends them
 
+	asked  chan request // of RLS, without a part
+	taking atomic.Bool  // take is under way
+
 	// Guarded by quotas.mu.
 	worked time.Duration // when quotas last had time
 	wall   time.Time     // the same by the wall clock, which goes on while the machine sleeps
@@ -48,11 +56,18 @@ const (
 	partsIdle      = time.Hour       // between two calls without limits, so that the clock stays in Redis
 	partsWork      = time.Millisecond
 	partsWarnEvery = time.Minute
+	maxAsked       = 64 // requests without a part that wait for take
 )
 
 // claimWork is about the time that Redis needs for a limit.
 func claimWork(processes int) time.Duration {
 	return 10*time.Microsecond + time.Duration(processes)*5*time.Microsecond
+}
+
+// request is a request of RLS.
+type request struct {
+	domain  string
+	entries []limiter.Entry
 }
 
 // redisPart is the part of a limit that this process holds.
@@ -77,7 +92,7 @@ type quotaSlot struct {
 }
 
 func newRedisLimits(of *quotas, redis Scripts) *redisLimits {
-	p := &redisLimits{of: of, redis: redis}
+	p := &redisLimits{of: of, redis: redis, asked: make(chan request, maxAsked)}
 	ctx, cancel := context.WithCancel(context.Background())
 	p.ctx = ctx
 	var name [8]byte
@@ -96,6 +111,7 @@ func newRedisLimits(of *quotas, redis Scripts) *redisLimits {
 		cancel()
 		running.Wait()
 	}
+	of.limiter.ShareParts(hex.EncodeToString(name[:]), of.now, p.want)
 	return p
 }
 
@@ -114,6 +130,101 @@ func (p *redisLimits) divide(_ *quotaStream, of *limiter.Dividend, limit quota.L
 	return d
 }
 
+// errNotDivided is the reason against RLQS for rules that RLS counts in Redis alone.
+var errNotDivided = errors.New("with Redis, each limit of the rule must have sharing: divided")
+
+func (*redisLimits) refuses(rule *descriptors.Rule) error {
+	if rule.Divided {
+		return nil
+	}
+	return errNotDivided
+}
+
+// want has take find a part for a request of RLS. Beyond maxAsked the next request of the key asks
+// again.
+func (p *redisLimits) want(domain string, entries []limiter.Entry) {
+	if len(p.asked) == cap(p.asked) {
+		return
+	}
+	kept := make([]limiter.Entry, len(entries))
+	for i, e := range entries {
+		kept[i] = limiter.Entry{Key: strings.Clone(e.Key), Value: strings.Clone(e.Value)}
+	}
+	select {
+	case p.asked <- request{strings.Clone(domain), kept}:
+	default:
+		return
+	}
+	if p.taking.CompareAndSwap(false, true) {
+		go p.take()
+	}
+}
+
+// take lets the requests of RLS that wait be clients of their limits.
+func (p *redisLimits) take() {
+	q := p.of
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	p.taking.Store(false) // before the last look at asked
+	for {
+		select {
+		case <-q.stopped:
+			return
+		case r := <-p.asked:
+			p.join(r, q.now())
+		default:
+			return
+		}
+	}
+}
+
+// join has the requests of RLS under a limit be a client of its division.
+func (p *redisLimits) join(r request, now time.Duration) {
+	q := p.of
+	of, limit, err := p.look(r.domain, r.entries)
+	d := q.divisions[of.Base]
+	if err == nil && d == nil && len(q.divisions) >= maxQuotaBuckets {
+		err = errTooManyDivided
+	}
+	switch {
+	case err != nil:
+		q.refuse(err.Error(), r.domain, r.entries, "RLS")
+		return
+	case len(of.Limits) == 0 || d != nil && d.rls != nil:
+		return
+	case d == nil:
+		d = p.divide(nil, &of, limit, now)
+		q.divisions[of.Base] = d
+	}
+	d.about = of.Rule
+	d.rls = &rlsClient{domain: r.domain, entries: r.entries, base: of.Base, last: now, looked: now}
+	d.rls.publish(q, new(quota.Order))
+	d.rls.client = d.JoinHere(now, d.rls)
+	d.due = now
+	p.begin()
+	q.start()
+	q.stepOne(d, now)
+}
+
+// look returns the limits of RLS for a descriptor, none without a division.
+func (p *redisLimits) look(domain string, entries []limiter.Entry) (of limiter.Dividend, limit quota.Limit, err error) {
+	of, err = p.of.limiter.DividendInOrder(domain, entries)
+	if err == nil && len(of.Limits) > 0 {
+		if limit, err = quota.LimitOfAll(of.Limits); err == nil {
+			err = p.refuses(of.Rule)
+		}
+	}
+	return of, limit, err
+}
+
+// leave ends the part of requests of RLS.
+func (p *redisLimits) leave(d *divided, now time.Duration) {
+	p.of.limiter.EndPart(d.rls.base)
+	d.Deny(d.rls.client, now)
+	d.Leave(d.rls.client)
+	d.rls, d.due = nil, now
+}
+
 func (p *redisLimits) change(d *divided, limit quota.Limit, now time.Duration) {
 	if limit != d.part.Whole() {
 		d.part.SetWhole(limit, now)
@@ -126,7 +237,32 @@ func (p *redisLimits) ready(d *divided, now time.Duration) bool {
 	return d.part.known
 }
 
-func (p *redisLimits) tend(*divided, time.Duration) {}
+func (p *redisLimits) tend(d *divided, now time.Duration) {
+	r := d.rls
+	if r == nil {
+		return
+	}
+	asked := r.part.Asked()
+	if asked > r.asked {
+		r.last = now
+	}
+	d.Asked(r.client, asked-r.asked, now)
+	r.asked = asked
+	if now-r.looked < time.Second {
+		return
+	}
+	r.looked = now
+	of, limit, err := p.look(r.domain, r.entries)
+	if err == nil && of.Base == r.base {
+		r.refused = 0
+		p.change(d, limit, now)
+	} else if r.refused == 0 {
+		r.refused = now
+	}
+	if now-r.last >= quota.Idle || r.refused > 0 && now-r.refused >= quota.Dead { // Envoys may go on until then
+		p.leave(d, now)
+	}
+}
 
 // ends is false: answered ends divisions.
 func (p *redisLimits) ends(*divided, time.Duration) bool { return false }
@@ -150,6 +286,10 @@ func (p *redisLimits) work(now time.Duration) {
 	if now-p.worked > quota.Away || wall.Sub(p.wall) > quota.Away {
 		for _, s := range p.slots {
 			for _, d := range s.limits {
+				if d.rls != nil { // requests use no bucket until the next answer
+					d.rls.publish(p.of, new(quota.Order))
+					d.Deny(d.rls.client, now)
+				}
 				d.part.Wake(now)
 				d.part.known, d.part.asked = false, 0
 			}
@@ -157,6 +297,7 @@ func (p *redisLimits) work(now time.Duration) {
 		}
 	}
 	p.worked, p.wall = now, wall
+	p.of.limiter.KeepParts(now + quota.Away)
 }
 
 // run calls Redis until ctx ends.

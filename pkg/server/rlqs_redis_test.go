@@ -60,11 +60,14 @@ func (r *partsRedis) set(part uint32, err error) {
 	r.part, r.err = part, err
 }
 
+// dividedRules are quotaRules with parts in Redis.
+var dividedRules = strings.Replace(quotaRules, "burst: 80}", "burst: 80, sharing: divided}", 1)
+
 func startParts(t *testing.T) (*fixture, *partsRedis) {
 	t.Helper()
 	once(t)
 	r := &partsRedis{part: quota.One / 2, claims: make(map[string]int)}
-	return start(t, quotaRules, func(o *Options) { o.GRPCGo, o.Parts = false, r }), r
+	return start(t, dividedRules, func(o *Options) { o.GRPCGo, o.Parts = false, r }), r
 }
 
 func TestOfALimitInRedisThePartIsDivided(t *testing.T) {
@@ -196,7 +199,7 @@ func TestProcessesAtOneRedisDivideALimit(t *testing.T) {
 		}))(t)
 		t.Cleanup(s.Close)
 		must.Do(t, s.Connected(t.Context()))
-		all = append(all, start(t, quotaRules, func(o *Options) { o.GRPCGo, o.Parts = false, s }))
+		all = append(all, start(t, dividedRules, func(o *Options) { o.GRPCGo, o.Parts = false, s }))
 	}
 	first, second := all[0].quotas(t), all[1].quotas(t)
 	first.report("edge", 1, bucketID("tenant", "acme"))

@@ -264,10 +264,10 @@ func (s *quotaStream) member(id *rlqsv3.BucketId) *member {
 	}
 	switch n := len(id.GetBucket()); {
 	case n == 0:
-		s.of.refuse(s, "a bucket id without keys", nil)
+		s.of.refuse("a bucket id without keys", s.domain, nil, s.peer)
 		return nil
 	case n > maxBucketKeys || size > maxBucketText:
-		s.of.refuse(s, fmt.Sprintf("a bucket id of more than %d keys or %d bytes", maxBucketKeys, maxBucketText), nil)
+		s.of.refuse(fmt.Sprintf("a bucket id of more than %d keys or %d bytes", maxBucketKeys, maxBucketText), s.domain, nil, s.peer)
 		return nil
 	}
 	var memory [maxBucketKeys]limiter.Entry
@@ -281,7 +281,7 @@ func (s *quotaStream) member(id *rlqsv3.BucketId) *member {
 		return m
 	}
 	if len(s.members) >= maxStreamBucket || s.of.buckets >= maxQuotaBuckets {
-		s.of.refuse(s, fmt.Sprintf("more than %d buckets in a stream, or %d in all", maxStreamBucket, maxQuotaBuckets), nil)
+		s.of.refuse(fmt.Sprintf("more than %d buckets in a stream, or %d in all", maxStreamBucket, maxQuotaBuckets), s.domain, nil, s.peer)
 		return nil
 	}
 	m := &member{stream: s, id: id, entries: slices.Clone(entries)}

@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"fmt"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,7 +22,8 @@ type parted struct {
 
 const partedRate, partedBurst = 60, 40
 
-func startParted(t *testing.T, url string, duration time.Duration) *parted {
+// startParted starts the sidecars and two Envoys with RLQS, or one with RLQS and one with RLS.
+func startParted(t *testing.T, url string, rls bool, duration time.Duration) *parted {
 	t.Helper()
 	p := &parted{load: &quotaLoad{by: make(map[string]int)}}
 	for range 2 {
@@ -28,12 +31,20 @@ func startParted(t *testing.T, url string, duration time.Duration) *parted {
 domain: edge
 descriptors:
   - key: tenant
-    rate_limit: {algorithm: token_bucket, requests_per_unit: %d, unit: second, burst: %d}
+    rate_limit: {algorithm: token_bucket, requests_per_unit: %d, unit: second, burst: %d, sharing: divided}
 `, partedRate, partedBurst), "--store=redis", "--redis-url="+url, "--redis-timeout="+fleetTimeout.String(), "--drain-timeout=100ms"))
 	}
 	for i := range 2 {
-		p.envoys = append(p.envoys, startEnvoyOn(t, bootstrap(t, "rlqs.yaml.tmpl",
-			[]string{tcpAddress(t, p.sidecars[i].GRPC), tcpAddress(t, p.sidecars[1-i].GRPC)})))
+		to := []string{tcpAddress(t, p.sidecars[i].GRPC), tcpAddress(t, p.sidecars[1-i].GRPC)}
+		if rls && i == 1 {
+			config := bootstrap(t, "envoy.yaml.tmpl", envoyConfig{
+				RateLimits: `- actions: [{request_headers: {header_name: x-tenant, descriptor_key: tenant}}]`,
+				Endpoints:  to[:1], Backend: tcpAddress(t, startBackend(t)), AccessLog: filepath.Join(t.TempDir(), "access.log"),
+			})
+			p.envoys = append(p.envoys, startEnvoyOn(t, strings.Replace(config, "domain: e2e", "domain: edge", 1)))
+			continue
+		}
+		p.envoys = append(p.envoys, startEnvoyOn(t, bootstrap(t, "rlqs.yaml.tmpl", to)))
 	}
 	parts.Eventually(t, func() string { // an empty Redis may have lost parts, so nobody gets one for quota.Dead
 		for _, e := range p.envoys {
@@ -85,7 +96,7 @@ func (p *parted) await(t *testing.T, duration time.Duration) {
 func TestTwoSidecarsDivideALimitOfRLQSAndOneIsKilled(t *testing.T) {
 	t.Parallel()
 	const duration = 75 * time.Second
-	p := startParted(t, urlOf(startRedis(t, parts.RedisOptions{}).Address()), duration)
+	p := startParted(t, urlOf(startRedis(t, parts.RedisOptions{}).Address()), false, duration)
 	p.await(t, 15*time.Second)
 	for i := range p.sidecars {
 		if n := p.streams(t, i); n != 1 {
@@ -109,10 +120,22 @@ func TestTwoSidecarsDivideALimitOfRLQSAndOneIsKilled(t *testing.T) {
 	p.finish(t, 0.4)
 }
 
+func TestRLSAndRLQSAtTwoSidecarsShareOneLimit(t *testing.T) {
+	t.Parallel()
+	const duration = 20 * time.Second
+	p := startParted(t, urlOf(startRedis(t, parts.RedisOptions{}).Address()), true, duration)
+	p.finish(t, 0.6)
+	for _, e := range p.envoys {
+		if p.load.by[e.url] < 100 {
+			t.Errorf("admitted %v: each of the two must have a part", p.load.by)
+		}
+	}
+}
+
 func TestSidecarsDivideALimitOfRLQSWhileRedisStopsAndFailsOver(t *testing.T) {
 	t.Parallel()
 	s := startSentinels(t, parts.SentinelOptions{Data: parts.RedisOptions{}})
-	p := startParted(t, "redis-sentinel://"+s.Addresses()[0]+"/"+parts.SentinelName, 60*time.Second)
+	p := startParted(t, "redis-sentinel://"+s.Addresses()[0]+"/"+parts.SentinelName, false, 60*time.Second)
 	old, err := s.Primary(parts.Soon(t))
 	if err != nil {
 		t.Fatal(err)

@@ -603,8 +603,8 @@ type Limit struct {
 	Unit string `protobuf:"bytes,8,opt,name=unit,proto3" json:"unit,omitempty"`
 	// The units per period, at least 1; 0 without a unit.
 	UnitMultiplier uint32 `protobuf:"varint,9,opt,name=unit_multiplier,json=unitMultiplier,proto3" json:"unit_multiplier,omitempty"`
-	// How processes share the count: leased or exact. Empty where the rule files do not say; the
-	// setting sharing decides then.
+	// How processes share the count: leased, exact or divided. Empty where the rule files do
+	// not say; the setting sharing decides then.
 	Sharing string `protobuf:"bytes,10,opt,name=sharing,proto3" json:"sharing,omitempty"`
 	// The longest time that a request may hold hits of the limit: at_most of its hold. Absent for a
 	// limit without hold.

@@ -19,8 +19,8 @@ type breaker struct {
 	metrics *metrics
 
 	all      atomic.Pointer[[]*circuit] // by number of the shard; written with mu
+	begun    atomic.Bool                // a shard has answered: a shard that joins later has a closed circuit
 	mu       sync.Mutex                 // guards the fields below
-	first    int                        // circuits of the beginning
 	ctx      context.Context            //nolint:containedctx // of the watchers, until close
 	ending   context.CancelFunc
 	closed   bool
@@ -34,10 +34,10 @@ func newBreaker(o Options, m *metrics) *breaker {
 	p.failingFor = cmp.Or(p.failingFor, defaultFailingFor)
 	p.minOpen = cmp.Or(p.minOpen, defaultMinOpen)
 	p.maxOpen = cmp.Or(p.maxOpen, max(defaultMaxOpen, p.minOpen))
-	b := &breaker{Options: o, metrics: m, first: max(1, len(o.Remote.Shards()))}
+	b := &breaker{Options: o, metrics: m}
 	b.ctx, b.ending = context.WithCancel(context.Background())
 	var all []*circuit
-	for shard := range b.first {
+	for shard := range max(1, len(o.Remote.Shards())) {
 		all = append(all, newCircuit(b, shard, true))
 	}
 	b.all.Store(&all)
@@ -75,13 +75,35 @@ func (b *breaker) close() {
 	b.watchers.Wait()
 }
 
-// await waits until each shard of the beginning has answered once, or has failed.
+// await waits until each shard of the beginning has answered once, or has failed. The first answer
+// can show further ones: see join.
 func (b *breaker) await(ctx context.Context) error {
-	for _, c := range (*b.all.Load())[:b.first] {
+	for n := 0; n < len(*b.all.Load()); n++ {
 		select {
-		case <-c.answered:
+		case <-(*b.all.Load())[n].answered:
 		case <-ctx.Done():
 			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// join makes circuits for all shards that are known, after a call of Await. Only the first answer of
+// a cluster shows its shards. These are asked before this process is ready, as connections to them
+// may take long.
+func (b *breaker) join(answered bool) {
+	if !b.begun.Load() {
+		b.of(max(0, len(b.Remote.Shards())-1))
+		b.begun.Store(answered)
+	}
+}
+
+// unasked returns the phase of a shard of the beginning that has not answered or failed yet; nil:
+// there is none.
+func (b *breaker) unasked() *phase {
+	for _, p := range b.phases() {
+		if p.first {
+			return p
 		}
 	}
 	return nil
@@ -95,7 +117,7 @@ func (b *breaker) of(shard int) *circuit {
 	defer b.mu.Unlock()
 	all := slices.Clone(*b.all.Load())
 	for len(all) <= shard {
-		c := newCircuit(b, len(all), false)
+		c := newCircuit(b, len(all), !b.begun.Load())
 		if all = append(all, c); !b.closed {
 			b.watchOver(c)
 		}

@@ -86,7 +86,7 @@ type circuit struct {
 	started  time.Time
 	phase    atomic.Pointer[phase]
 	changed  chan struct{} // wakes the watcher after a request changed the phase
-	answered chan struct{} // closed when the first call of Await has ended
+	answered chan struct{} // closed when the first call of Await has ended, or is not needed
 
 	// Of the watcher.
 	lines loglimit.Limiter // a store that comes and goes can cause lines
@@ -102,13 +102,15 @@ const (
 
 // newCircuit returns the circuit of a shard. A circuit of the first shards is open, until a call of
 // Await has ended. So a request never waits for a store that was away from the start. A shard that
-// joins later has a closed circuit. Call watch.
+// joins after an answer has a closed circuit. Call watch.
 func newCircuit(b *breaker, shard int, first bool) *circuit {
 	now := time.Now()
 	c := &circuit{breaker: b, shard: shard, started: now, changed: make(chan struct{}, 1), answered: make(chan struct{})}
 	p := &phase{of: c, state: Closed, since: now, away: now, next: now}
 	if first {
 		p.state, p.first, p.reason = Open, true, errUnasked
+	} else {
+		close(c.answered)
 	}
 	c.phase.Store(p)
 	return c
@@ -324,7 +326,10 @@ func (c *circuit) longestWait() time.Duration {
 func (c *circuit) watch(ctx context.Context, logged *phase) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	answered := sync.OnceFunc(func() { close(c.answered) })
+	answered := func() {}
+	if logged.first {
+		answered = sync.OnceFunc(func() { close(c.answered) })
+	}
 	successes := int64(0) // of the phase logged, at the last look
 	for {
 		p := c.phase.Load()
@@ -353,6 +358,7 @@ func (c *circuit) watch(ctx context.Context, logged *phase) {
 			continue
 		}
 		err := c.await(ctx)
+		c.join(err == nil)
 		switch {
 		case ctx.Err() != nil:
 			return

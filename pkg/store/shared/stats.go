@@ -159,10 +159,15 @@ func (s *Store) leases() Leases {
 	return all
 }
 
-// Ready returns nil when a shard's circuit is closed or half-open. When all are open the error says
-// since when, and wraps the last reason.
+// Ready returns nil when a shard's circuit is closed or half-open, and each shard of the beginning
+// has answered once or has failed. When all are open the error says since when, and wraps the last
+// reason.
 func (s *Store) Ready() error {
-	if p := s.breaker.best(); p.state == Open {
+	p := s.breaker.unasked()
+	if p == nil {
+		p = s.breaker.best()
+	}
+	if p.state == Open {
 		return fmt.Errorf("the store is %w", p.awaySince())
 	}
 	return nil

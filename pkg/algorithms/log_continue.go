@@ -15,7 +15,7 @@ type owned struct {
 
 const (
 	ownedBytes = 24 // of an owned
-	ownedCells = 14 // parts of a period that have an entry each, so that a ring of 16 holds all
+	ownedCells = 30 // parts of a period that have an entry each, so that a ring of 32 holds all
 )
 
 // Continue makes the log go on from a log that several processes share. The shared log has

@@ -66,6 +66,42 @@ func TestAFullKeyStaysInUseWhenAnOutageBegins(t *testing.T) {
 	}
 }
 
+// A limit gets 1.6 times its hits, so a log admits them in a part of each second. An outage may begin
+// in the middle of that part. Hits then expire one after the other, and each process sees them expire
+// a cell late.
+func TestALogStaysInUseWheneverAnOutageBegins(t *testing.T) {
+	const n, all, rate = 4, 200, 320
+	limit := algorithms.Limit{Algorithm: algorithms.SlidingWindowLog, Requests: all, Period: time.Second}
+	for tenth := range 10 {
+		synctest.Test(t, func(t *testing.T) {
+			f, end := newFleet(t, nil, n, 0)
+			defer end()
+			for _, k := range f.links {
+				k.delay = 300 * time.Microsecond
+			}
+			midnight()
+			admitted, begun, outage := 0, time.Now(), 2*time.Second+time.Duration(tenth)*time.Second/10
+			for i := 0; ; i++ {
+				at := time.Duration(i) * time.Second / rate
+				time.Sleep(time.Until(begun.Add(at)))
+				if at >= outage {
+					f.are(down)
+				}
+				if at >= outage+time.Second {
+					break
+				}
+				is, _ := f.take(t, f.procs[i%n], []store.Charge{{Key: []byte("key"), Limit: limit, Hits: 1}}, false)
+				if is && at >= outage {
+					admitted++
+				}
+			}
+			if admitted < all*89/100 || admitted > all {
+				t.Errorf("an outage after %v: %d of %d hits were admitted in its first second", outage, admitted, all)
+			}
+		})
+	}
+}
+
 // shares gives each process an arc by its weight.
 func shares(weights []int) func(i int) store.Share {
 	sum := 0

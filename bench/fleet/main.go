@@ -8,9 +8,10 @@
 // The report has a line for each scenario and mode:
 //
 //	over      hits admitted beyond the promise of their limit (see test/promise): a lower bound
-//	worst     the same, of the key with most
+//	worst     the same, of the key with most; the hits of a key with few are many percent
 //	during    hits that the fleet denied during the fault, and one process would have admitted
 //	after     the same, after the fault
+//	lacks     hits of the key with the most of these, during the fault or after it
 //	recovery  from the end of the fault until the fleet admits for half a second 95 % of the hits
 //	          that one process would have admitted
 //	errors    requests that ended with a gRPC error, or without an answer

@@ -36,7 +36,9 @@ type verdict struct {
 	overShare       float64 // percent of the hits that one process would have admitted
 	worst           float64 // the same of the key with most
 	worstKey        int
+	worstOver       int     // hits of that key: of a key with few hits one hit is many percent
 	during, after   float64 // percent of the hits that one process would have admitted and the fleet denied
+	lacks, lacksKey int     // hits of the key that lacks most during the fault, or after it
 	recovery        time.Duration
 	errors          int
 	unreached       int
@@ -80,7 +82,7 @@ func judge(limits []algorithms.Limit, run []exchange, o outage, timeout time.Dur
 	for key, c := range promise.Judge(limits, history, 0) {
 		v.over, expected = v.over+c.Over, expected+c.Expected
 		if part := percent(c.Over, c.Expected); part > v.worst {
-			v.worst, v.worstKey = part, key
+			v.worst, v.worstKey, v.worstOver = part, key, c.Over
 		}
 	}
 	v.overShare = percent(v.over, expected)
@@ -90,19 +92,20 @@ func judge(limits []algorithms.Limit, run []exchange, o outage, timeout time.Dur
 	}
 	should := promise.Replay(limits, history)
 	if o == (outage{}) {
-		v.after = missing(len(limits), history, should, 0, last)
+		v.after = v.missing(len(limits), history, should, 0, last)
 		return v
 	}
 	began, ended := o.began.UnixNano(), o.ended.UnixNano()
-	v.during = missing(len(limits), history, should, began, ended)
-	v.after = missing(len(limits), history, should, ended, last)
+	v.during = v.missing(len(limits), history, should, began, ended)
+	v.after = v.missing(len(limits), history, should, ended, last)
 	v.recovery = recovery(history, should, ended, last)
 	return v
 }
 
 // missing returns the percentage of the hits in a span of time that one process would have admitted
-// and the fleet denied. A key with too many admitted hits makes up for no other key.
-func missing(keys int, history []promise.Request, should []bool, from, to int64) float64 {
+// and the fleet denied. A key with too many admitted hits makes up for no other key. missing notes
+// the key that lacks most.
+func (v *verdict) missing(keys int, history []promise.Request, should []bool, from, to int64) float64 {
 	admitted, expected := make([]int, keys), make([]int, keys)
 	for i := range history {
 		if r := &history[i]; r.Sent >= from && r.Sent < to {
@@ -114,7 +117,11 @@ func missing(keys int, history []promise.Request, should []bool, from, to int64)
 	}
 	lacks, all := 0, 0
 	for key := range expected {
-		lacks += max(0, expected[key]-admitted[key])
+		lack := max(0, expected[key]-admitted[key])
+		if lack > v.lacks {
+			v.lacks, v.lacksKey = lack, key
+		}
+		lacks += lack
 		all += expected[key]
 	}
 	return percent(lacks, all)

@@ -87,7 +87,7 @@ func TestHitsBeyondTheLimitAreFound(t *testing.T) {
 			}
 			return answered(should)
 		}).judge()
-		if v.over < extra/2 || v.over > again(a)*extra || v.worst < 1 {
+		if v.over < extra/2 || v.over > again(a)*extra || v.worst < 1 || v.worstKey != key || v.worstOver != v.over {
 			t.Errorf("%v: %d hits were too many; judged %+v", a, extra, v)
 		}
 	}
@@ -152,8 +152,8 @@ func TestAFleetThatNeverRecoversIsFound(t *testing.T) {
 // Hits that a fleet admitted too early do not make up for a key that is denied.
 func TestAKeyWithTooManyHitsMakesUpForNoOther(t *testing.T) {
 	v := play(50, func(_ time.Duration, key int, should bool) outcome { return answered(should && key != 0) }).judge()
-	if v.after < 19 {
-		t.Errorf("%+v; want a fifth of the hits denied", v)
+	if v.after < 19 || v.lacksKey != 0 || v.lacks < 100 {
+		t.Errorf("%+v; want a fifth of the hits denied, and the key named", v)
 	}
 }
 

@@ -88,8 +88,8 @@ func (b *breaker) await(ctx context.Context) error {
 	return nil
 }
 
-// join makes circuits for all shards that are known, after a call of Await. Only the first answer of
-// a cluster shows its shards. These are asked before this process is ready, as connections to them
+// join makes circuits for all shards that are known, after a call of Await. Only the first answer
+// of a cluster shows its shards. Each is asked before this process is ready, as a connection to it
 // may take long.
 func (b *breaker) join(answered bool) {
 	if !b.begun.Load() {
@@ -98,8 +98,8 @@ func (b *breaker) join(answered bool) {
 	}
 }
 
-// unasked returns the phase of a shard of the beginning that has not answered or failed yet; nil:
-// there is none.
+// unasked returns the phase of a shard of the beginning that has not answered yet, and has not
+// failed; nil: all have.
 func (b *breaker) unasked() *phase {
 	for _, p := range b.phases() {
 		if p.first {

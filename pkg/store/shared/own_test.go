@@ -66,9 +66,9 @@ func TestAFullKeyStaysInUseWhenAnOutageBegins(t *testing.T) {
 	}
 }
 
-// A limit gets 1.6 times its hits, so a log admits them in a part of each second. An outage may begin
-// in the middle of that part. Hits then expire one after the other, and each process sees them expire
-// a cell late.
+// A limit gets 1.6 times its hits, so a log admits them in a part of each second. An outage may
+// begin in the middle of that part. Hits then expire one after the other, and each process sees
+// them expire a cell late.
 func TestALogStaysInUseWheneverAnOutageBegins(t *testing.T) {
 	const n, all, rate = 4, 200, 320
 	limit := algorithms.Limit{Algorithm: algorithms.SlidingWindowLog, Requests: all, Period: time.Second}

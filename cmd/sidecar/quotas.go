@@ -30,6 +30,8 @@ none        There is no assignment. Envoy's no_assignment_behavior decides.
 first       The first assignment is under way. Envoy's no_assignment_behavior may decide.
 expired     The assignment is older than its time to live. Envoy's expired_assignment_behavior may decide.
 
+With Redis, the list has only the Envoys of the asked sidecar, and the numbers of a limit are of its part. Ask the other sidecars too.
+
 RLS in place of an Envoy is all requests of RLS under the same limit. An Envoy that sends the metadata x-weir-envoy has that name. Nobody checks the name.`,
 		Example: `  sidecar quotas
   sidecar quotas edge tenant=acme

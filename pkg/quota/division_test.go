@@ -365,6 +365,7 @@ func TestLimitsThatCannotBeDividedAreRefused(t *testing.T) {
 	for _, l := range []algorithms.Limit{
 		{Algorithm: algorithms.SlidingWindowLog, Requests: 1, Period: time.Second},
 		{Algorithm: algorithms.TokenBucket, Requests: MostHits + 1, Period: time.Second},
+		{Algorithm: algorithms.FixedWindow, Requests: 10, Period: 100 * time.Millisecond},
 	} {
 		if got, err := LimitOf(l); err == nil {
 			t.Errorf("%+v is divided as %+v", l, got)

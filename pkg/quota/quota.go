@@ -97,6 +97,8 @@ func LimitOf(l algorithms.Limit) (Limit, error) {
 	switch {
 	case l.Algorithm != algorithms.TokenBucket && l.Algorithm != algorithms.FixedWindow || l.Calendar != nil:
 		return Limit{}, errAlgorithm
+	case l.Algorithm == algorithms.FixedWindow && l.Period <= 2*Handover:
+		return Limit{}, fmt.Errorf("a window of at most %v cannot be divided among Envoys", 2*Handover)
 	case n > MostHits || l.Capacity() > MostHits:
 		return Limit{}, fmt.Errorf("a limit of more than %d hits cannot be divided among Envoys", int64(MostHits))
 	case n == 0:

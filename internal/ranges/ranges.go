@@ -26,7 +26,7 @@ type intervals struct {
 	lows  []uint64 // of the addresses; nil: all are 0
 	bits  []uint8  // of the longest range from there on: the length of the prefix and one; 0: no range
 
-	base  uint64
+	base  address
 	shift uint8
 	index []uint32 // of each distance, the place of the first address; one more is the end. nil: a short list
 }
@@ -253,11 +253,11 @@ func (s *intervals) makeIndex() {
 	if n <= short {
 		return
 	}
-	s.base = s.highs[1]
-	s.shift = uint8(bits.Len64((s.highs[n-1] - s.base) / (uint64(n)/4 + 1)))
-	s.index = make([]uint32, s.distance(s.highs[n-1])+2)
+	s.base = s.at(1)
+	s.shift = s.at(n - 1).minus(s.base).shiftTo(uint64(n)/4 + 1)
+	s.index = make([]uint32, s.distance(s.at(n-1))+2)
 	for i := n - 1; i > 0; i-- {
-		s.index[s.distance(s.highs[i])] = uint32(i)
+		s.index[s.distance(s.at(i))] = uint32(i)
 	}
 	s.index[len(s.index)-1] = uint32(n)
 	for i := len(s.index) - 2; i >= 0; i-- { // a distance without addresses is where the next one begins
@@ -267,20 +267,47 @@ func (s *intervals) makeIndex() {
 	}
 }
 
-// distance returns the place in index of an address that is not below base.
-func (s *intervals) distance(high uint64) uint64 { return (high - s.base) >> s.shift }
+// minus returns the distance from an address that is not after a.
+func (a address) minus(b address) address {
+	low, borrow := bits.Sub64(a.low, b.low, 0)
+	return address{a.high - b.high - borrow, low}
+}
 
-// find returns the place of the interval that has an address.
-func (s *intervals) find(x address) int {
-	if x.high < s.base {
-		return 0
+// shiftTo returns how many bits a loses to become at most n, which is below 1<<62.
+func (a address) shiftTo(n uint64) uint8 {
+	if a.high == 0 {
+		return uint8(bits.Len64(a.low / n))
 	}
-	at, left := 0, len(s.highs)-1 // the address with place at is not after x
+	return uint8(max(bits.Len64(a.high)+64-bits.Len64(n), 0) + 1)
+}
+
+// distance returns the place in index of an address that is not below base, at most the largest
+// number.
+func (s *intervals) distance(x address) uint64 {
+	d := x.minus(s.base)
+	if s.shift >= 64 {
+		return d.high >> (s.shift - 64)
+	}
+	if d.high>>s.shift != 0 {
+		return 1<<64 - 1
+	}
+	return d.high<<(64-s.shift) | d.low>>s.shift
+}
+
+// find returns the place of the interval that has an address, and its bits. The load of bits does
+// not wait for the loads of addresses before it.
+func (s *intervals) find(x address) (at int, bits uint8) {
+	if x.high < s.base.high || x.high == s.base.high && x.low < s.base.low {
+		return 0, s.bits[0]
+	}
+	left := len(s.highs) - 1 // the address with place at is not after x
 	if s.index != nil {
-		d := min(s.distance(x.high), uint64(len(s.index)-2))
+		d := min(s.distance(x), uint64(len(s.index)-2))
 		at = int(s.index[d]) - 1
 		left = int(s.index[d+1]) - 1 - at
 	}
+	first := at
+	bits = s.bits[at]
 	for left > 0 {
 		half := (left + 1) / 2
 		high := s.highs[at+half]
@@ -289,7 +316,10 @@ func (s *intervals) find(x address) int {
 		}
 		left -= half
 	}
-	return at
+	if at != first {
+		bits = s.bits[at]
+	}
+	return at, bits
 }
 
 // intervalBuilder collects the addresses of intervals, in order.
@@ -330,8 +360,8 @@ func (s *Set) find(a netip.Addr) (length int, ok bool) {
 	if a.Is4() {
 		of = &s.v4
 	}
-	length = int(of.bits[of.find(newAddress(a))]) - 1
-	return length, length >= 0
+	_, bits := of.find(newAddress(a))
+	return int(bits) - 1, bits > 0
 }
 
 // Sum is a SHA-256 of the set. The order of its ranges has no effect.
@@ -371,7 +401,7 @@ func (s *intervals) covers(o *intervals) bool {
 		if o.bits[i] == 0 {
 			continue
 		}
-		for at := s.find(o.at(i)); at < len(s.highs); at++ {
+		for at, _ := s.find(o.at(i)); at < len(s.highs); at++ {
 			if i+1 < len(o.highs) && s.at(at).compare(o.at(i+1)) >= 0 {
 				break
 			}

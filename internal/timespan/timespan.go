@@ -1,5 +1,5 @@
-// Package timespan reads durations: of rules, settings, flags, tests of rules and grants. All of
-// these have one syntax.
+// Package timespan reads and writes durations: of rules, settings, flags, tests of rules and
+// grants. All of these have one syntax.
 package timespan
 
 import (
@@ -61,6 +61,22 @@ func part(number, unit string) (time.Duration, bool) {
 	}
 	d, err := time.ParseDuration(number + unit)
 	return d * times, err == nil && number != "" && d <= math.MaxInt64/times
+}
+
+// Format returns a duration without the units that are zero, such as 1m, 1h30m and 7d.
+func Format(d time.Duration) string {
+	const day = 24 * time.Hour
+	if d > 0 && d%day == 0 {
+		return strconv.FormatInt(int64(d/day), 10) + "d"
+	}
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
 }
 
 // Hint ends an error about a number without a unit: ", probably 60s is meant". Of other texts it is

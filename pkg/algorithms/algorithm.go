@@ -48,6 +48,8 @@ func statefulOf(a Algorithm) stateful {
 		return calendarCounter{}
 	case Learned:
 		return learned{}
+	case Escalation:
+		return escalation{}
 	default:
 		return nil
 	}
@@ -63,11 +65,11 @@ func (a Algorithm) known() bool {
 func (a Algorithm) HasState() bool { return a != SlidingWindowLog && a != Concurrency }
 
 // Algorithms returns every algorithm without calendar windows, in the order of their numbers, but
-// for [Learned].
+// for [Learned] and [Escalation].
 func Algorithms() []Algorithm {
 	var all []Algorithm
 	for a := Algorithm(1); a.known(); a++ {
-		if !a.HasCalendar() && a != Learned {
+		if !slices.Contains(InternalAlgorithms(), a) {
 			all = append(all, a)
 		}
 	}
@@ -108,9 +110,9 @@ func (a Algorithm) Plain() Algorithm {
 // HasCalendar reports whether the algorithm counts in windows of a [Calendar].
 func (a Algorithm) HasCalendar() bool { return a == CalendarWindow || a == CalendarCounter }
 
-// InternalAlgorithms returns the algorithms that no rule file names: the ones of a [Calendar], and
-// [Learned].
-func InternalAlgorithms() []Algorithm { return append(CalendarAlgorithms(), Learned) }
+// InternalAlgorithms returns the algorithms that no rule file names: the ones of a [Calendar],
+// [Learned], and [Escalation].
+func InternalAlgorithms() []Algorithm { return append(CalendarAlgorithms(), Learned, Escalation) }
 
 // CalendarAlgorithms returns the algorithms that count in windows of a [Calendar].
 func CalendarAlgorithms() []Algorithm { return []Algorithm{CalendarWindow, CalendarCounter} }

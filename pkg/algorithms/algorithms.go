@@ -18,7 +18,8 @@
 //	                                           Requests does not divide Period
 //	concurrency             every holder       at most Requests at the same instant
 //
-// [Learned] is no limit: it learns how many hits its charges have.
+// [Learned] is no limit: it learns how many hits its charges have. [Escalation] stands beside a
+// limit, and blocks keys.
 //
 // fixed_window and sliding_window_counter have a second form each, with windows of a [Calendar].
 // Period is then only the nominal length of a window, and a part of the key's identity. A key keeps
@@ -87,14 +88,14 @@ type Limit struct {
 // Extra is the fields that some algorithms have. The compiler keeps structs of at most four fields
 // in registers. With five fields in Limit a decision took 10 to 40 % longer.
 type Extra struct {
-	Burst    uint32    // token_bucket only: total capacity in hits; 0 means Requests
-	More     uint32    // fixed_window only: the limit has More times MaxHits hits beyond Requests; see Limit.SetPerPeriod
+	Burst    uint32    // token_bucket only: total capacity in hits; 0 means Requests. See also Escalate
+	More     uint32    // fixed_window only: the limit has More times MaxHits hits beyond Requests; see Limit.SetPerPeriod, and Escalate
 	Calendar *Calendar // of CalendarWindow and CalendarCounter: their windows; nil: windows of Period since the epoch
 }
 
 // Capacity returns the largest number of hits that an idle key admits at once, at most MaxCount.
 func (l Limit) Capacity() uint64 {
-	if l.Algorithm == TokenBucket && l.Burst != 0 {
+	if l.Burst != 0 && (l.Algorithm == TokenBucket || l.Algorithm == Escalation) {
 		return uint64(l.Burst)
 	}
 	return l.PerPeriod()
@@ -102,7 +103,7 @@ func (l Limit) Capacity() uint64 {
 
 // MostPerPeriod returns the largest number of hits per period of limits of the algorithm.
 func (a Algorithm) MostPerPeriod() uint64 {
-	if a.HasWindows() {
+	if a.HasWindows() || a == Escalation {
 		return MaxCount
 	}
 	return MaxHits
@@ -142,6 +143,9 @@ func (l Limit) Validate() error {
 	}
 	if l.Algorithm == Learned && (l.Requests < MinQuantile || l.Requests > MaxQuantile) {
 		errs = append(errs, fmt.Errorf("quantile: %d thousandths: must be from %d to %d", l.Requests, MinQuantile, MaxQuantile))
+	}
+	if l.Algorithm == Escalation {
+		return errors.Join(append(errs, escalateOf(l).validate()...)...)
 	}
 	if l.Burst != 0 && l.Algorithm != TokenBucket {
 		errs = append(errs, fmt.Errorf("burst: %d: only token_bucket has a burst", l.Burst))
@@ -195,6 +199,8 @@ type State struct {
 //	                        length in s
 //	Learned                 the last charge  quantile in 2^-20 hits  number of charges, up to
 //	                                                                 LearnedFrom
+//	Escalation              the last         blocks, offenses and    gaps between offenses
+//	                        offense          the block's seconds
 //	token_bucket_integer    the refill mark  deficit in hits         nanoseconds from the mark to
 //	                                                                 the last charge
 func StateOf(last Instant, a, b uint64) State { return State{last: last, a: a, b: b} }

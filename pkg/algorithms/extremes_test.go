@@ -92,7 +92,7 @@ func TestCountsStayWithinTheirBoundsOfDebt(t *testing.T) {
 		k.take(chooseNext(c, k.limit, now, d), MaxHits, true)
 		requests := uint64(k.limit.Requests)
 		switch a {
-		case Concurrency, Learned: // have no debt
+		case Concurrency, Learned, Escalation: // have no debt
 		case FixedWindow, CalendarWindow: // debt has no bound, see below
 		case TokenBucket: // The level is at least -burst.
 			most := product(2*k.limit.Capacity(), uint64(k.limit.Period))

@@ -28,11 +28,12 @@ const (
 	Lease                     // hits that this process took from the shared store in advance
 	Memory                    // the memory of an earlier denial
 	Without                   // the shared store was not asked, or did not answer
+	NoRoom                    // the policy of a store that is full, and does not remember the key
 )
 
 // String returns the source in a word; "" for the zero value.
 func (s Source) String() string {
-	names := [...]string{"", "asked", "leased", "remembered", "without"}
+	names := [...]string{"", "asked", "leased", "remembered", "without", "full"}
 	if int(s) < len(names) {
 		return names[s]
 	}
@@ -43,6 +44,13 @@ func (s Source) String() string {
 func (c *Charge) TellSource(s Source) {
 	if c.Left != nil {
 		*c.Left = State{Source: s}
+	}
+}
+
+// TellNoRoom sets the source of a charge that a full store has decided, unless a source is known.
+func (c *Charge) TellNoRoom() {
+	if c.Left != nil && c.Left.Source == 0 {
+		c.Left.Source = NoRoom
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/weirproxy/weir/internal/testing/deptest"
+	"github.com/weirproxy/weir/internal/timespan"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
@@ -62,8 +63,8 @@ func TestAPeriodLeavesOutTheUnitsThatAreZero(t *testing.T) {
 		time.Second: "1s", time.Minute: "1m", 90 * time.Second: "1m30s", time.Hour: "1h", 90 * time.Minute: "1h30m", 36 * time.Hour: "36h",
 		168 * time.Hour: "7d", 1500 * time.Millisecond: "1.5s", time.Hour + time.Second: "1h0m1s",
 	} {
-		if got := periodText(d); got != want {
-			t.Errorf("periodText(%v) = %q; want %q", d, got, want)
+		if got := timespan.Format(d); got != want {
+			t.Errorf("timespan.Format(%v) = %q; want %q", d, got, want)
 		}
 	}
 }

@@ -7,7 +7,10 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/weirproxy/weir/internal/printable"
+	"github.com/weirproxy/weir/internal/timespan"
 	"github.com/weirproxy/weir/pkg/descriptors"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
@@ -72,6 +75,9 @@ func ExplanationText(domain string, r *adminv1.ExplainResponse, states bool) str
 				continue
 			}
 			line("now", "%s", stateText(l))
+			if n := l.GetBlocks(); n > 0 {
+				line("blocks", "%d so far, none now", n)
+			}
 			if e := l.GetLimit().GetLearned(); e != nil {
 				line("learned", "%s", learnedText(l))
 			}
@@ -127,7 +133,7 @@ func LimitText(l *adminv1.Limit) string {
 		text += ", burst " + Amount(l, uint64(l.GetBurst()))
 	}
 	if l.GetAtMost() != nil {
-		text += ", held at most " + periodText(l.GetAtMost().AsDuration())
+		text += ", held at most " + timespan.Format(l.GetAtMost().AsDuration())
 		if l.GetGivesBack() {
 			text += ", then given back"
 		}
@@ -147,6 +153,9 @@ func LimitText(l *adminv1.Limit) string {
 	}
 	if place := l.GetOverlay(); place != "" {
 		text += ", overlay: " + printable.Text(place)
+	}
+	if words := l.GetEscalate(); words != "" {
+		text += ", escalate: {" + words + "}"
 	}
 	for n, mark := range l.GetWarnAt() {
 		if text += " and "; n == 0 {
@@ -242,6 +251,9 @@ func stateText(l *adminv1.LimitExplanation) string {
 	if l.GetDivided() {
 		reset += "; this is the part of RLS in a limit that Envoys divide by RLQS"
 	}
+	if until := l.GetBlockedUntil(); until != nil {
+		return fmt.Sprintf("denied%s, %s", blockedText(until), reset)
+	}
 	if l.GetAllowed() {
 		return fmt.Sprintf("allowed, %s left after that, %s", left, reset)
 	}
@@ -250,6 +262,14 @@ func stateText(l *adminv1.LimitExplanation) string {
 		pass = "the same hits never pass"
 	}
 	return fmt.Sprintf("denied, %s left, %s, %s", left, pass, reset)
+}
+
+// blockedText returns the end of a block behind a comma; "" for a key that is not blocked.
+func blockedText(until *timestamppb.Timestamp) string {
+	if until == nil {
+		return ""
+	}
+	return ", blocked until " + until.AsTime().UTC().Format(time.RFC3339)
 }
 
 // learnedText says which estimate the key has learned.
@@ -285,28 +305,12 @@ func waitText(d time.Duration) string {
 func windowText(l *adminv1.Limit) string {
 	switch n := l.GetUnitMultiplier(); {
 	case !strings.HasPrefix(l.GetAlignment(), "calendar"):
-		return periodText(l.GetPeriod().AsDuration())
+		return timespan.Format(l.GetPeriod().AsDuration())
 	case n > 1:
 		return fmt.Sprintf("%d %ss", n, l.GetUnit())
 	default:
 		return l.GetUnit()
 	}
-}
-
-// periodText returns a period without the units that are zero: "1m", "7d".
-func periodText(d time.Duration) string {
-	const day = 24 * time.Hour
-	if d > 0 && d%day == 0 {
-		return fmt.Sprintf("%dd", d/day)
-	}
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
 }
 
 // and joins words for a sentence: "a, b and c".

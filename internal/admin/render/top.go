@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/weirproxy/weir/internal/timespan"
 	"github.com/weirproxy/weir/pkg/limiter"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
@@ -41,7 +42,8 @@ func TopKeys(ctx context.Context, l *limiter.Limiter, in *adminv1.ListTopKeysReq
 	}
 	if w := in.GetWindow(); w != nil {
 		if q.Window = w.AsDuration(); q.Window != limiter.ShortWindow && q.Window != limiter.LongWindow {
-			return nil, fmt.Errorf("window: %v: must be %s or %s", q.Window, periodText(limiter.ShortWindow), periodText(limiter.LongWindow))
+			return nil, fmt.Errorf("window: %v: must be %s or %s",
+				q.Window, timespan.Format(limiter.ShortWindow), timespan.Format(limiter.LongWindow))
 		}
 	}
 	top, err := l.TopKeys(ctx, q)
@@ -71,7 +73,7 @@ func topKey(k *limiter.TopKey) *adminv1.TopKey {
 		out.Limit = Limit(&k.Limit)
 	}
 	if k.Current {
-		out.ResetAfter = durationpb.New(k.ResetAfter)
+		out.ResetAfter, out.BlockedUntil = durationpb.New(k.ResetAfter), BlockedUntil(time.Now(), k.Blocked)
 	}
 	if o := k.Override; o != nil {
 		out.Override = &adminv1.LimitOverride{RequestsPerUnit: o.Requests, Unit: adminv1.Unit(o.Unit), UnitMultiplier: o.Multiplier}
@@ -137,6 +139,7 @@ func topKeyText(k *adminv1.TopKey) string {
 	if k.GetOverride() != nil {
 		text += ", by override"
 	}
+	text += blockedText(k.GetBlockedUntil())
 	if k.GetFile() != "" {
 		text += " (" + Place(k.GetFile(), k.GetLine()) + ")"
 	}

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/weirproxy/weir/internal/printable"
+	"github.com/weirproxy/weir/internal/timespan"
 	adminv1 "github.com/weirproxy/weir/proto/weir/admin/v1"
 )
 
@@ -202,7 +203,7 @@ func watchedLimitText(d *adminv1.WatchedDescriptor, l *adminv1.WatchedLimit) str
 	amount := func(few uint32, large uint64) string { return Amount(l.GetLimit(), Number(few, large)) }
 	text := amount(l.GetRemaining(), l.GetLargeRemaining()) + " left of " + amount(l.GetLimit().GetRequestsPerUnit(), l.GetLimit().GetLargeRequests())
 	if period := l.GetLimit().GetPeriod(); period != nil {
-		text += " per " + periodText(period.AsDuration())
+		text += " per " + timespan.Format(period.AsDuration())
 	} else {
 		text += " at once"
 	}
@@ -218,6 +219,8 @@ func watchedLimitText(d *adminv1.WatchedDescriptor, l *adminv1.WatchedLimit) str
 	}
 	switch {
 	case l.GetAllowed():
+	case l.GetBlockedUntil() != nil:
+		text += blockedText(l.GetBlockedUntil())
 	case Never(d, l):
 		text += ", these hits never pass"
 	default:

@@ -67,6 +67,11 @@ func (s *Store) followWallClock() {
 		sh.instantLocked(s)
 		sh.mu.Unlock()
 	}
+	for i := range s.blocks {
+		s.blocks[i].mu.Lock()
+		s.blocks[i].instantLocked(s)
+		s.blocks[i].mu.Unlock()
+	}
 	s.metrics.clockSteps.Add(1)
 	if s.logger != nil {
 		s.logger.Warn("the wall clock has stepped: windows in memory now end by the new time",

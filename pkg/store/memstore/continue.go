@@ -12,7 +12,9 @@ import (
 // known key.
 func (s *Store) Continue(charges []store.Charge, states []store.State, decisions []algorithms.Decision) {
 	for i := range charges {
-		if c := &charges[i]; states[i].Now != 0 && (c.Limit.Algorithm.HasState() || c.Limit.Requests > 0) {
+		if c := &charges[i]; states[i].Now != 0 && c.Limit.Algorithm == algorithms.Escalation {
+			s.blocks.continueFrom(s, c, &states[i])
+		} else if states[i].Now != 0 && (c.Limit.Algorithm.HasState() || c.Limit.Requests > 0) {
 			s.continueOne(c, &states[i], &decisions[i]) // the denial of a ban says nothing about a log
 			if c.Before != nil {
 				s.knows(c)

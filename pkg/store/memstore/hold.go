@@ -65,7 +65,7 @@ func (s *Store) beginHold(sh *shard, key digest, c *store.Charge, d *algorithms.
 			continue
 		}
 		if v.grows() && r.full {
-			s.full(d, now)
+			s.full(c, d, now)
 		} else {
 			sh.commitLocked(s, &v, now, &r)
 		}
@@ -91,6 +91,7 @@ func (s *Store) decideBegin(v *view, b *begin, c *store.Charge, now algorithms.I
 		return d
 	case s.onFull == Deny:
 		b.hits, c.Hold.Now = 0, 0
+		c.TellNoRoom()
 		return algorithms.Decision{RetryAfter: c.Hold.AtMost, ResetAfter: c.Hold.AtMost}
 	default: // the hits are not charged: under a rate limit the end charges the true cost
 		b.hits, c.Hold.Now = 0, 0

@@ -53,6 +53,8 @@ type Store struct {
 	spent    []atomic.Bool  // of shards[i].holders, as opens
 	turn     atomic.Uint32  // of the shards to make room for others
 	scratch  sync.Pool
+	blocks   blocks
+	guarded  sync.Pool // of *guarded
 	metrics  metrics
 	stop     func()
 }
@@ -110,7 +112,11 @@ func open(o Options, wall func(time.Time) int64) (*Store, error) {
 		s.shards[i].candidates.opens = &s.opens[i]
 		s.shards[i].epoch = first.epoch
 	}
+	for i := range s.blocks {
+		s.blocks[i].epoch = first.epoch
+	}
 	s.scratch.New = func() any { return new(transaction) }
+	s.guarded.New = func() any { return new(guarded) }
 	ctx, cancel := context.WithCancel(context.Background())
 	var sweeping sync.WaitGroup
 	sweeping.Go(func() { s.sweep(ctx, o.SweepInterval) })
@@ -139,7 +145,12 @@ func (s *Store) Close() { s.stop() }
 func (s *Store) TakeNow(charges []store.Charge, decisions []algorithms.Decision) (admitted, decided bool) {
 	switch {
 	case len(charges) != 1 || charges[0].Before != nil:
+		if escalates(charges) {
+			return s.takeGuarded(charges, decisions), true
+		}
 		return s.takeSeveral(charges, decisions), true
+	case charges[0].Limit.Algorithm == algorithms.Escalation:
+		return s.takeGuarded(charges, decisions), true
 	case charges[0].Hold != nil:
 		s.takeHold(&charges[0], &decisions[0])
 	default:
@@ -170,6 +181,10 @@ func (s *Store) Peek(ctx context.Context, charges []store.Charge, decisions []al
 	}
 	for i := range charges {
 		c := &charges[i]
+		if c.Limit.Algorithm == algorithms.Escalation {
+			decisions[i] = s.blocks.take(s, c, true)
+			continue
+		}
 		if c.Before != nil {
 			s.carry(charges[i : i+1])
 		}
@@ -196,6 +211,12 @@ func (s *Store) Reset(ctx context.Context, charges []store.Charge) (int, error) 
 	forgotten := 0
 	for i := range charges {
 		key := s.digest(&charges[i])
+		if charges[i].Limit.Algorithm == algorithms.Escalation {
+			if s.blocks.forget(s, key) {
+				forgotten++
+			}
+			continue
+		}
 		sh := s.shardOf(key)
 		sh.mu.Lock()
 		sh.instantLocked(s)
@@ -229,7 +250,7 @@ func (s *Store) takeOne(c *store.Charge, d *algorithms.Decision) {
 			continue
 		}
 		if v.grows() && r.full {
-			s.full(d, now)
+			s.full(c, d, now)
 		} else {
 			sh.commitLocked(s, &v, now, &r)
 		}
@@ -324,6 +345,10 @@ type Stats struct {
 	FullJoined  uint64 // charges of known logs that joined the newest hits, as the log found no place to grow
 	ClockSteps  uint64 // steps of the wall clock that the store has followed
 
+	Offenders       int    // keys of algorithms.Escalation that are remembered, at most MaxBlocks
+	Blocked         int    // of these, blocked now
+	OffendersForced uint64 // forgotten or not remembered, because there are MaxBlocks
+
 	HoldersHeld        int    // holders that hold hits now; until a sweep also holders that have run out
 	HoldersDenied      int    // denied ones that are remembered
 	HoldersEnded       int    // ended ones that are remembered
@@ -350,6 +375,7 @@ func (s *Store) Stats() Stats {
 		FullHoldersAllowed: s.metrics.holdsAllowed.Load(),
 		FullHoldersDenied:  s.metrics.holdsDenied.Load(),
 	}
+	st.Offenders, st.Blocked, st.OffendersForced = s.blocks.stats(s)
 	for i := range s.shards { // one after the other
 		sh := &s.shards[i]
 		sh.mu.Lock()

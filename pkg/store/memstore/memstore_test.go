@@ -31,7 +31,7 @@ func TestMemstoreKeepsTheContract(t *testing.T) {
 		{"hardly_room", Options{MaxKeys: 560, SweepInterval: time.Minute}},
 		{"sweeping_often", Options{MaxKeys: 640, SweepInterval: 5 * time.Second}},
 	} {
-		for _, c := range slices.Concat(storetest.Cases(), storetest.HoldCases(), storetest.CarryCases(), storetest.LearnedCases()) {
+		for _, c := range slices.Concat(storetest.Cases(), storetest.HoldCases(), storetest.CarryCases(), storetest.LearnedCases(), storetest.EscalationCases()) {
 			t.Run(o.name+"/"+c.Name, func(t *testing.T) {
 				inBubble(t, o.options, func(t *testing.T, s *Store) {
 					c.Run(t, storetest.Env{Store: s, Sleep: time.Sleep, Now: s.now})

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
+	"github.com/weirproxy/weir/pkg/store"
 )
 
 // The bound of a store is in places, so that the bound holds for memory too. A key takes one place,
@@ -275,8 +276,9 @@ func (s *Store) evictFor(r *room, shard, places, most int, now algorithms.Instan
 	return r.held > before
 }
 
-// full gives the decision for a new key that is not remembered.
-func (s *Store) full(d *algorithms.Decision, now algorithms.Instant) {
+// full gives the decision on a charge of a new key that is not remembered.
+func (s *Store) full(c *store.Charge, d *algorithms.Decision, now algorithms.Instant) {
+	c.TellNoRoom()
 	if s.onFull == Allow {
 		s.metrics.allowed.Add(1)
 		return

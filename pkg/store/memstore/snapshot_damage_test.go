@@ -43,6 +43,7 @@ func small(t failer) []byte {
 		s.takeOne(&charges[0], new(algorithms.Decision))
 	}
 	holdSome(s)
+	s.takeGuarded([]store.Charge{{Key: []byte("offender"), Limit: escalationLimit(1), Hits: 3600, Mode: store.Shadow}}, make([]algorithms.Decision, 1))
 	return save(t, s, []byte("a record of another store"), []byte("another one"))
 }
 
@@ -54,7 +55,7 @@ func refused(t *testing.T, snapshot []byte, want error, what string) {
 	if _, err := s.Load(bytes.NewReader(snapshot)); !errors.Is(err, want) {
 		t.Errorf("%s: got %v, want %v", what, err, want)
 	}
-	if st := s.Stats(); st.Keys+st.HoldersHeld+st.HoldersDenied+st.HoldersEnded != 0 || s.metrics.holds.Load() != 0 {
+	if st := s.Stats(); st.Keys+st.Offenders+st.HoldersHeld+st.HoldersDenied+st.HoldersEnded != 0 || s.metrics.holds.Load() != 0 {
 		t.Errorf("%s: %+v is left of the refused snapshot", what, st)
 	}
 	if d := take(t, s, "0", benchLimitsOne(), 1); !d.Allowed {

@@ -51,6 +51,7 @@ func (s *Store) Load(r io.Reader) (Loaded, error) {
 
 // clear forgets every key.
 func (s *Store) clear() {
+	s.blocks.clear()
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
@@ -222,6 +223,10 @@ func (in *snapshotReader) putState(k *loadedKey, state algorithms.State) {
 	if in.at > in.now { // the clock has gone back: no time has passed
 		state = algorithms.Realign(k.limit, state, in.at, -in.at.Sub(in.now))
 	}
+	if k.limit.Algorithm == algorithms.Escalation {
+		in.putOffender(k, state)
+		return
+	}
 	in.put(view{key: k.key, limit: k.limit, denied: k.denied, state: state}, algorithms.IdleAt(k.limit, state))
 }
 
@@ -252,6 +257,22 @@ func (in *snapshotReader) readLog(f *fields, k *loadedKey) {
 		log.Realign(-in.at.Sub(in.now))
 	}
 	in.put(view{key: k.key, limit: k.limit, denied: k.denied, log: log}, log.IdleAt(k.limit))
+}
+
+// putOffender puts a key of algorithms.Escalation into the store.
+func (in *snapshotReader) putOffender(k *loadedKey, state algorithms.State) {
+	if algorithms.IdleAt(k.limit, state) <= in.now {
+		in.loaded.Idle++
+		return
+	}
+	sh, _ := in.store.blocks.lock(in.store, k.key)
+	defer sh.mu.Unlock()
+	forced := sh.forced
+	sh.putLocked(k.key, k.limit, state)
+	if in.loaded.Keys++; sh.forced > forced {
+		in.loaded.Keys--
+		in.loaded.NoRoom++
+	}
 }
 
 // put makes the view's state the state of its key.

@@ -41,6 +41,9 @@ func (s *Store) Save(w io.Writer, beside ...[]byte) (Saved, error) {
 		}
 		runtime.Gosched() // where there is one core, decisions wait for one shard, not for a time slice
 	}
+	for i := range s.blocks {
+		out.offenders(s, &s.blocks[i])
+	}
 	out.beside(beside)
 	out.end()
 	return out.saved, out.err
@@ -201,10 +204,7 @@ func (o *snapshotWriter) shard(s *Store, sh *shard) {
 			logged = append(logged, slot)
 		default:
 			o.record(slot.key(), slot.denied(), limit)
-			last, a, b := slot.state.Parts()
-			o.varint(int64(at - last))
-			o.uvarint(a)
-			o.uvarint(b)
+			o.state(slot.state)
 		}
 	}
 	o.finish()
@@ -212,6 +212,31 @@ func (o *snapshotWriter) shard(s *Store, sh *shard) {
 	for len(logged) > 0 && o.err == nil {
 		logged = o.someLogs(s, sh, logged)
 	}
+}
+
+// offenders writes the keys of a shard of algorithms.Escalation.
+func (o *snapshotWriter) offenders(s *Store, sh *blockShard) {
+	sh.mu.Lock()
+	at := sh.instantLocked(s)
+	all := make([]offender, len(sh.order))
+	for i, one := range sh.order {
+		all[i] = *one
+	}
+	sh.mu.Unlock()
+	o.begin(sectionKeys, at)
+	for i := range all {
+		o.record(all[i].key, 0, &all[i].limit)
+		o.state(all[i].state)
+	}
+	o.finish()
+}
+
+// state writes a state of the section's instant.
+func (o *snapshotWriter) state(s algorithms.State) {
+	last, a, b := s.Parts()
+	o.varint(int64(o.at - last))
+	o.uvarint(a)
+	o.uvarint(b)
 }
 
 // someLogs writes some of the logs, and returns the others.

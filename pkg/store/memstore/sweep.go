@@ -27,6 +27,7 @@ func (s *Store) sweep(ctx context.Context, interval time.Duration) {
 			s.sweepHolders(&s.shards[next])
 		}
 		if next == len(s.shards) {
+			s.blocks.sweep(s)
 			next = 0
 		}
 	}
@@ -35,6 +36,7 @@ func (s *Store) sweep(ctx context.Context, interval time.Duration) {
 // Sweep frees all idle states and all holders that have run out. A store in real time does so by
 // itself; in Options.Virtual time may pass faster than the sweep goes round.
 func (s *Store) Sweep() {
+	s.blocks.sweep(s)
 	for i := range s.shards {
 		s.sweepShard(&s.shards[i])
 		s.sweepHolders(&s.shards[i])

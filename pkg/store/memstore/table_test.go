@@ -134,7 +134,7 @@ func TestDeps(t *testing.T) {
 	deptest.Check(t, deptest.Rules{
 		Own: []string{"pkg/algorithms", "pkg/store"},
 		Std: []string{
-			"bufio", "cmp", "context", "crypto/rand", "encoding/binary", "errors", "fmt", "hash/crc32", "hash/maphash", "io", "log/slog",
+			"bufio", "cmp", "container/heap", "context", "crypto/rand", "encoding/binary", "errors", "fmt", "hash/crc32", "hash/maphash", "io", "log/slog",
 			"math", "math/bits", "runtime", "slices", "sync", "sync/atomic", "time",
 		},
 		Third: []string{"github.com/dchest/siphash"},

@@ -210,7 +210,7 @@ func (t *transaction) decide(
 			continue
 		}
 		if r.full && v.grows() {
-			s.full(&decisions[i], now)
+			s.full(c, &decisions[i], now)
 		}
 	}
 	if store.Admitted(charges, decisions) {

@@ -106,7 +106,7 @@ func randomLimit(r *rand.Rand, a algorithms.Algorithm, period time.Duration) alg
 		if l.Requests > 0 && r.IntN(2) == 0 {
 			l.Burst = max(1, randomCount(r))
 		}
-	case algorithms.FixedWindow, algorithms.SlidingWindowCounter, algorithms.Concurrency, algorithms.Learned:
+	case algorithms.FixedWindow, algorithms.SlidingWindowCounter, algorithms.Concurrency, algorithms.Learned, algorithms.Escalation:
 	case algorithms.CalendarWindow, algorithms.CalendarCounter:
 	}
 	return l

@@ -53,7 +53,7 @@ func carryCases() (names []string) {
 // where a case moves it.
 func contract(t *testing.T, urls []string, o Options, maxAge time.Duration, but ...string) {
 	t.Helper()
-	contractOf(t, slices.Concat(storetest.Cases(), storetest.HoldCases(), storetest.CarryCases(), storetest.LearnedCases()), urls, o, maxAge, but...)
+	contractOf(t, slices.Concat(storetest.Cases(), storetest.HoldCases(), storetest.CarryCases(), storetest.LearnedCases(), storetest.EscalationCases()), urls, o, maxAge, but...)
 }
 
 // contractOf is contract for some cases.

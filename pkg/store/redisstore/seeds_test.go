@@ -373,3 +373,28 @@ func TestAServerThatLoadsItsDataForLongGetsItsCountsBack(t *testing.T) {
 		})
 	}
 }
+
+func TestBlocksAndOffensesComeBackToARedisThatForgotThem(t *testing.T) {
+	l := newLossy(t, 2, Options{})
+	limit := algorithms.Escalate{Offenses: 2, Within: 10 * time.Minute, Forget: 48 * time.Hour, Period: time.Millisecond, Windows: true}.Limit()
+	tell := func(s *Store, key string, seconds int64) algorithms.Decision {
+		c := []store.Charge{{Key: []byte(key), Limit: limit, Hits: seconds, Exact: true}}
+		if seconds > 0 {
+			c[0].Mode, c[0].CountRejected = store.Shadow, true
+		}
+		var d [1]algorithms.Decision
+		_ = must.Get(store.Take(t.Context(), s, c, d[:]))(t)
+		return d[0]
+	}
+	const blocked, offends = "4:edge|6:client=1:a#x/block", "4:edge|6:client=1:b#x/block"
+	tell(l.stores[0], offends, 3600)
+	tell(l.stores[0], blocked, 3600)
+	eventually(t, "the second offense, in another period", func() bool { return !tell(l.stores[1], blocked, 3600).Allowed })
+	l.restart(t)
+	if d := tell(l.stores[1], blocked, 0); d.Allowed || d.RetryAfter > time.Hour || d.RetryAfter < 50*time.Minute {
+		t.Errorf("after the restart the blocked key has %+v", d)
+	}
+	if d := tell(l.stores[1], offends, 3600); d.Allowed {
+		t.Errorf("after the restart the second offense begins no block: %+v", d)
+	}
+}

@@ -25,7 +25,7 @@ func TestDeps(t *testing.T) {
 func now() algorithms.Instant { return algorithms.Instant(time.Now().UnixNano()) }
 
 func TestAHealthyPrimaryKeepsTheContractAlone(t *testing.T) {
-	for _, c := range slices.Concat(storetest.Cases(), storetest.HoldCases(), storetest.CarryCases(), storetest.LearnedCases()) {
+	for _, c := range slices.Concat(storetest.Cases(), storetest.HoldCases(), storetest.CarryCases(), storetest.LearnedCases(), storetest.EscalationCases()) {
 		t.Run(c.Name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				primary := must.Get(memstore.New(memstore.Options{SweepInterval: time.Minute}))(t)

@@ -34,7 +34,7 @@ func newDenial(c *store.Charge, told *store.State, decision *algorithms.Decision
 		return nil
 	}
 	d := &denial{limit: c.Limit, hits: nothing, told: told.Now, heard: now, state: *told, log: *decision}
-	if !decision.Allowed && c.Hits > 0 {
+	if !decision.Allowed && (c.Hits > 0 || c.Limit.Algorithm == algorithms.Escalation) {
 		d.hits, d.until = c.Hits, d.told.Add(decision.RetryAfter)
 	}
 	return d

@@ -36,7 +36,8 @@ func isLocal(c *store.Charge) bool {
 // states are not only hits, and under a limit above algorithms.MaxHits.
 func units(l algorithms.Limit) uint32 {
 	switch l.Algorithm {
-	case algorithms.TokenBucketInteger, algorithms.SlidingWindowCounter, algorithms.CalendarWindow, algorithms.CalendarCounter:
+	case algorithms.TokenBucketInteger, algorithms.SlidingWindowCounter, algorithms.CalendarWindow, algorithms.CalendarCounter,
+		algorithms.Escalation:
 		return 1
 	default:
 	}

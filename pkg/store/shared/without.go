@@ -26,7 +26,7 @@ func (s *Store) without(charges []store.Charge, decisions []algorithms.Decision,
 		s.forgetIfBack(&charges[i])
 	}
 	holds := store.Holds(charges)
-	if n.Allow+n.Deny > 0 && n.Local == 0 && !holds {
+	if n.Allow+n.Deny > 0 && n.Local == 0 && !holds && !guards(charges) {
 		s.decideByPolicy(charges, decisions, store.Share{}) // not one charge is local: the share does not matter
 		return store.Admitted(charges, decisions), nil
 	}
@@ -101,7 +101,7 @@ func (s *Store) countDivided(charges []store.Charge, decisions []algorithms.Deci
 // peekWithout decides each charge alone by its policy.
 func (s *Store) peekWithout(charges []store.Charge, decisions []algorithms.Decision) error {
 	share := s.breaker.share()
-	if n := countByPolicy(charges); n.Local > 0 || store.Holds(charges) {
+	if n := countByPolicy(charges); n.Local > 0 || store.Holds(charges) || guards(charges) {
 		w := s.substitute(charges, share)
 		defer s.put(w)
 		if err := s.local.Peek(context.Background(), w.charges, decisions); err != nil {
@@ -116,15 +116,15 @@ func (s *Store) peekWithout(charges []store.Charge, decisions []algorithms.Decis
 	return nil
 }
 
-// countByPolicy returns the number of charges of each policy. A key that learns has nothing to
-// decide.
+// countByPolicy returns the number of charges of each policy. A key that learns, or counts
+// offenses, has nothing to decide.
 func countByPolicy(charges []store.Charge) (n Decided) {
 	for i := range charges {
+		if a := charges[i].Limit.Algorithm; a == algorithms.Learned || a == algorithms.Escalation {
+			continue
+		}
 		switch charges[i].OnError {
 		case store.OnErrorAllow:
-			if charges[i].Limit.Algorithm == algorithms.Learned {
-				continue
-			}
 			n.Allow++
 		case store.OnErrorDeny:
 			n.Deny++
@@ -133,6 +133,16 @@ func countByPolicy(charges []store.Charge) (n Decided) {
 		}
 	}
 	return n
+}
+
+// guards reports whether a charge asks about a block, which the local store then decides.
+func guards(charges []store.Charge) bool {
+	for i := range charges {
+		if charges[i].Limit.Algorithm == algorithms.Escalation && isLocal(&charges[i]) {
+			return true
+		}
+	}
+	return false
 }
 
 // substitutes is the memory of a request that is decided without the remote store.
@@ -225,6 +235,7 @@ func (s *Store) decideByPolicy(charges []store.Charge, decisions []algorithms.De
 	for i := range charges {
 		c := &charges[i]
 		switch {
+		case isLocal(c) && c.Limit.Algorithm == algorithms.Escalation: // Remaining says no hits
 		case isLocal(c):
 			decisions[i].Remaining = priceOf(c, share).buys(decisions[i].Remaining)
 			if c.IsEnd() {

@@ -38,10 +38,11 @@ type Late struct {
 	Part store.Part // of hits to charge to a bucket; see [store.Remote.Later]
 }
 
-// Chargeable reports whether Redis can have the hits of a charge. Costs are not learned later: a
-// book keeps sums of hits.
+// Chargeable reports whether Redis can have the hits of a charge. Costs are not learned later, and
+// offenses not told later: a book keeps sums of hits.
 func Chargeable(c *store.Charge) bool {
-	return c.Hits != 0 && c.Limit.Algorithm != algorithms.Learned && c.Limit.Period%Granularity == 0 && (c.Limit.Requests > 0 || c.Limit.Algorithm.HasState())
+	sums := c.Limit.Algorithm != algorithms.Learned && c.Limit.Algorithm != algorithms.Escalation
+	return c.Hits != 0 && sums && c.Limit.Period%Granularity == 0 && (c.Limit.Requests > 0 || c.Limit.Algorithm.HasState())
 }
 
 // Add adds the hits of a charge. Hits above the bounds are lost, or stay charged.

@@ -86,7 +86,7 @@ defaults: {nope: 1}
 descriptors:
   - key: wrong
     nope: 1
-    rate_limit: {nope: 1, replaces: [{nope: 1}], hold: {nope: 1, estimate: {nope: 1, learned: {nope: 1}}}, align: {nope: 1}, prices: {nope: 1}, schedule: [{nope: 1}]}
+    rate_limit: {nope: 1, replaces: [{nope: 1}], hold: {nope: 1, estimate: {nope: 1, learned: {nope: 1}}}, align: {nope: 1}, prices: {nope: 1}, schedule: [{nope: 1}], escalate: {nope: 1}}
   - {key: wrong, match: {nope: 1}}
   - {key: wrong, match: {cidr: [10.0.0.0/8], group_by: {nope: 1}}}
 `

@@ -156,8 +156,9 @@ func newRevoke() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "revoke [--server ADDRESS] ID",
 		Short: "End a grant before its time",
-		Long:  `End a grant of a running sidecar before its time, by its ID as grants lists it. The server logs that.`,
-		Args:  arguments(1, 1, "ID"),
+		Long: `End a grant of a running sidecar before its time, by its ID as grants lists it. The server logs that.
+A block of a limit with escalate is no grant: reset ends it.`,
+		Args: arguments(1, 1, "ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return show(cmd, &c, adminv1.AdminServiceClient.Revoke, &adminv1.RevokeRequest{Id: args[0], By: by}, render.RevokedText)
 		},

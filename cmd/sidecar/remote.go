@@ -66,6 +66,7 @@ func newReset() *cobra.Command {
 		Use:   "reset [--server ADDRESS] DOMAIN KEY=VALUE[,KEY=VALUE…]",
 		Short: "Make a running sidecar forget the counts of a descriptor",
 		Long: `Make a running sidecar forget the counts under the keys of a descriptor. The keys are reset afterwards.
+Blocks of limits with escalate end.
 
 ` + entriesHelp,
 		Args: arguments(2, -1, "DOMAIN DESCRIPTOR…"),

@@ -25,6 +25,8 @@ func (s *Server) newCollector() prometheus.Collector {
 		metrics.New("store_holders_ran_out_total", "Holders in memory that held hits until at_most was over."),
 		metrics.New("store_holders_dropped_total", "Denied and ended holders forgotten from memory before their time to make room for others."),
 		metrics.New("store_full_holders_total", "Begins that found memory full of holders, by action.", "action"),
+		metrics.New("store_offenders", "Keys with offenses in memory now, by status: blocked or free.", "status"),
+		metrics.New("store_offenders_dropped_total", "Keys with offenses forgotten or not remembered, as there are too many."),
 		metrics.New("config_last_reload_successful", "Whether the last attempt to load rules succeeded."),
 		metrics.New("config_last_reload_success_timestamp_seconds", "When rules were last loaded."),
 		metrics.New("config_reloads_total", "Attempts to load rules.", "result"),
@@ -53,6 +55,9 @@ func (s *Server) collect(to metrics.Scrape) {
 		to.Counter("store_holders_dropped_total", m.HoldersDropped)
 		to.Counter("store_full_holders_total", m.FullHoldersAllowed, "allow")
 		to.Counter("store_full_holders_total", m.FullHoldersDenied, "deny")
+		to.Gauge("store_offenders", float64(m.Blocked), "blocked")
+		to.Gauge("store_offenders", float64(m.Offenders-m.Blocked), "free")
+		to.Counter("store_offenders_dropped_total", m.OffendersForced)
 	}
 
 	now := s.options.loads()

@@ -29,6 +29,7 @@ func TestMetricsOfTheStoreAndOfLoads(t *testing.T) {
 			`weir_store_swept_total`:                0,
 			`weir_store_clock_steps_total`:          0,
 			`weir_store_holders{status="held"}`:     0, `weir_store_holders{status="denied"}`: 0, `weir_store_holders{status="ended"}`: 0,
+			`weir_store_offenders{status="blocked"}`: 0, `weir_store_offenders{status="free"}`: 0, `weir_store_offenders_dropped_total`: 0,
 			`weir_store_max_holds`: 1_000_000, `weir_store_holders_ran_out_total`: 0, `weir_store_holders_dropped_total`: 0,
 			`weir_store_full_holders_total{action="allow"}`: 0, `weir_store_full_holders_total{action="deny"}`: 0,
 

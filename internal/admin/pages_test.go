@@ -296,18 +296,18 @@ descriptors:
 			"rules": []any{
 				rule(map[string]any{"path": "a=<x>", "line": 4.0, "name": "n", "limits": []any{map[string]any{
 					"name": "n", "algorithm": "token_bucket", "requests_per_unit": 5.0, "unit": "hour", "unit_multiplier": 2.0, "sharing": "",
-					"period": "7200s", "burst": 7.0, "at_most": nil, "gives_back": false, "table": nil, "table_line": 0.0, "warn_at": []any{}, "alignment": "", "money": false, "schedule": []any{}, "schedule_until": "", "overlay": "", "prices": nil, "learned": nil, "count_rejected": false, "on_store_error": "",
+					"period": "7200s", "burst": 7.0, "at_most": nil, "gives_back": false, "table": nil, "table_line": 0.0, "warn_at": []any{}, "alignment": "", "money": false, "schedule": []any{}, "schedule_until": "", "overlay": "", "escalate": "", "prices": nil, "learned": nil, "count_rejected": false, "on_store_error": "",
 				}}}),
 				rule(map[string]any{
 					"path": "b", "line": 5.0, "shadow_mode": true, "metadata": map[string]any{"tier": "gold"},
 					"limits": []any{map[string]any{
 						"name": "", "algorithm": "fixed_window", "requests_per_unit": 5.0, "unit": "", "unit_multiplier": 0.0, "sharing": "",
-						"period": "1.500s", "burst": 5.0, "at_most": nil, "gives_back": false, "table": nil, "table_line": 0.0, "warn_at": []any{}, "alignment": "", "money": false, "schedule": []any{}, "schedule_until": "", "overlay": "", "prices": nil, "learned": nil, "count_rejected": true, "on_store_error": "deny",
+						"period": "1.500s", "burst": 5.0, "at_most": nil, "gives_back": false, "table": nil, "table_line": 0.0, "warn_at": []any{}, "alignment": "", "money": false, "schedule": []any{}, "schedule_until": "", "overlay": "", "escalate": "", "prices": nil, "learned": nil, "count_rejected": true, "on_store_error": "deny",
 					}},
 				}),
 				rule(map[string]any{"path": "default", "line": 2.0, "limits": []any{map[string]any{
 					"name": "", "algorithm": "fixed_window", "requests_per_unit": 9.0, "unit": "minute", "unit_multiplier": 1.0, "sharing": "",
-					"period": "60s", "burst": 9.0, "at_most": nil, "gives_back": false, "table": nil, "table_line": 0.0, "warn_at": []any{}, "alignment": "", "money": false, "schedule": []any{}, "schedule_until": "", "overlay": "", "prices": nil, "learned": nil, "count_rejected": true, "on_store_error": "",
+					"period": "60s", "burst": 9.0, "at_most": nil, "gives_back": false, "table": nil, "table_line": 0.0, "warn_at": []any{}, "alignment": "", "money": false, "schedule": []any{}, "schedule_until": "", "overlay": "", "escalate": "", "prices": nil, "learned": nil, "count_rejected": true, "on_store_error": "",
 				}}}),
 			},
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/weirproxy/weir/internal/admin/render"
 	"github.com/weirproxy/weir/internal/loglimit"
 	"github.com/weirproxy/weir/internal/printable"
+	"github.com/weirproxy/weir/internal/timespan"
 	"github.com/weirproxy/weir/pkg/limiter"
 )
 
@@ -32,6 +33,8 @@ func logNotices(logger *slog.Logger) func(*limiter.Notice) {
 			slog.String("domain", printable.Text(n.Domain)), slog.String("rule", n.Rule.Path), slog.String("key", printable.Text(n.Key)),
 		}
 		switch {
+		case n.Block > 0:
+			attrs = append(attrs, slog.String("block", timespan.Format(n.Block)))
 		case n.Model != "":
 			attrs = append(attrs, slog.String("model", printable.Text(n.Model)))
 		case n.Estimate > 0:
@@ -47,6 +50,8 @@ func logNotices(logger *slog.Logger) func(*limiter.Notice) {
 			attrs = append(attrs, slog.Uint64("not_logged", missed))
 		}
 		switch {
+		case n.Block > 0:
+			logger.LogAttrs(context.Background(), slog.LevelInfo, "a key is blocked, as it offends again and again", attrs...)
 		case n.Model != "":
 			logger.LogAttrs(context.Background(), slog.LevelWarn, "a model has no price", attrs...)
 		case n.Estimate > 0:

@@ -41,3 +41,17 @@ func TestANoticeIsALineOfTheLogWithoutCharactersThatATerminalObeys(t *testing.T)
 		}
 	})
 }
+
+func TestABlockIsALineOfTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		say := logNotices(slog.New(slog.NewTextHandler(&log, nil)))
+		say(&limiter.Notice{
+			Domain: "edge", Rule: &descriptors.Rule{Path: "user"}, Key: "4:edge|4:user=1:a#x", Block: 90 * time.Minute, Until: time.Now().Add(90 * time.Minute),
+		})
+		const want = `level=INFO msg="a key is blocked, as it offends again and again" domain=edge rule=user key="4:edge|4:user=1:a#x" block=1h30m limit=`
+		if line := log.String(); !strings.Contains(line, want) || !strings.Contains(line, "until=2000-01-01T01:30:00.000Z\n") {
+			t.Errorf("got %s; want %s", line, want)
+		}
+	})
+}

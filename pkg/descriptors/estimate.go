@@ -26,12 +26,16 @@ func (e Estimate) Percent() string { return strconv.FormatFloat(float64(e.Quanti
 // Learn reports whether a limit of the rules learns its estimates.
 func (r *Rules) Learn() bool { return r.learns }
 
-// Charges returns the number of charges of a descriptor of the rule: one for each limit, and one
-// more for each that learns its estimates. The number is at most two times MaxLimits.
+// Charges returns the number of charges of a descriptor of the rule, one for each limit. A limit
+// that learns its estimates has one more, and so has a limit that escalates. The number is at most
+// three times MaxLimits.
 func (r *Rule) Charges() int {
 	n := len(r.Limits)
 	for i := range r.Limits {
 		if r.Limits[i].Estimate.Learns() {
+			n++
+		}
+		if r.Limits[i].Escalate != nil {
 			n++
 		}
 	}

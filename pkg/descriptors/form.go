@@ -34,6 +34,7 @@ const (
 	scheduleForm      // an element of schedule
 	matchForm         // match, and a pattern in it
 	groupForm         // group_by of a match
+	escalateForm      // escalate
 )
 
 // isOwn reports whether only Weir knows the map.
@@ -55,7 +56,9 @@ func (f form) keys() (original, own []string) {
 		}, []string{"match", "rate_limits", "on_store_error", "group"}
 	case limitForm, ownLimitForm, defaultForm:
 		original = []string{"requests_per_unit", "unit", "unlimited", "name", "replaces"}
-		own = []string{"unit_multiplier", "period", "algorithm", "burst", "count_rejected", "on_store_error", "sharing", "warn_at", "align", "schedule"}
+		own = []string{
+			"unit_multiplier", "period", "algorithm", "burst", "count_rejected", "on_store_error", "sharing", "warn_at", "align", "schedule", "escalate",
+		}
 		if f != defaultForm {
 			own = append(own, "max_in_flight", "hold", "table", "budget", "prices")
 		}
@@ -76,7 +79,7 @@ func (f form) keys() (original, own []string) {
 		return nil, []string{"key", "value"}
 	case overlaySetForm:
 		return nil, []string{
-			"algorithm", "burst", "align", "count_rejected", "hold", "sharing", "on_store_error", "warn_at", "group",
+			"algorithm", "burst", "align", "count_rejected", "hold", "sharing", "on_store_error", "warn_at", "escalate", "group",
 		}
 	case matchForm:
 		return nil, []string{"prefix", "regex", "path", "cidr", "cidr_file", "not", "any_of", "count_by", "group_by"}
@@ -88,6 +91,8 @@ func (f form) keys() (original, own []string) {
 		return nil, []string{"to", "zone", "day", "at", "starts"}
 	case scheduleForm:
 		return nil, []string{"from", "until", "days", "hours", "zone", "requests_per_unit", "max_in_flight", "budget", "burst", "factor"}
+	case escalateForm:
+		return nil, []string{"after", "within", "block", "forget"}
 	case defaultsForm:
 		return nil, []string{"algorithm", "count_rejected", "on_store_error", "sharing"}
 	default:
@@ -106,10 +111,11 @@ func home(key string) (name string, original bool) {
 		descriptorForm: "a descriptor", limitForm: "a rate_limit", documentForm: "the document itself", holdForm: "the hold of a rate_limit",
 		alignForm: "the align of a rate_limit", pricesForm: "the prices of a rate_limit",
 		estimateForm: "the estimate of a hold", learnedForm: "the learned of an estimate", scheduleForm: "the schedule of a rate_limit",
-		matchForm: "the match of a descriptor", groupForm: "the group_by of a match",
+		matchForm: "the match of a descriptor", groupForm: "the group_by of a match", escalateForm: "the escalate of a rate_limit",
 	}
 	for _, f := range []form{
 		descriptorForm, limitForm, documentForm, holdForm, alignForm, pricesForm, estimateForm, learnedForm, scheduleForm, matchForm, groupForm,
+		escalateForm,
 	} {
 		switch original, own := f.keys(); {
 		case slices.Contains(original, key):

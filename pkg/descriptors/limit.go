@@ -35,6 +35,8 @@ type Limit struct {
 
 	WarnAt Marks // at which a key gets a notice
 
+	Escalate *Escalate // blocks keys that offend again and again; nil: none is blocked
+
 	Money bool // hits are millionths of a unit of money: the limit is a budget
 
 	TableLine int // of the table's line that has the numbers, see Rule.LimitFor; 0: the numbers are the rule's own
@@ -58,6 +60,7 @@ const (
 	givesBack   = 8
 	hasSchedule = 9
 	hasMatch    = 10 // of a level
+	hasEscalate = 11
 )
 
 // appendMeaning appends all exported fields of a limit in a rule, and the meaning of its table.
@@ -88,6 +91,9 @@ func (l *Limit) appendMeaning(dst []byte) []byte {
 	if l.schedule != nil {
 		dst = l.schedule.appendMeaning(dst)
 	}
+	if l.Escalate != nil {
+		dst = l.Escalate.appendMeaning(dst)
+	}
 	dst = appendFlags(dst, l.CountRejected)
 	for _, n := range [...]uint64{
 		uint64(l.Algorithm), l.PerPeriod(), uint64(l.Period), uint64(l.Burst),
@@ -108,11 +114,12 @@ func appendAlignment(dst []byte, c *algorithms.Calendar) []byte {
 
 type limit struct {
 	Limit
-	unlimited bool
-	replaces  []string
-	hold      *hold // nil without
-	at        value
-	tableAt   value // of the name of its table
+	unlimited  bool
+	replaces   []string
+	hold       *hold // nil without
+	at         value
+	escalateAt value
+	tableAt    value // of the name of its table
 }
 
 func (t *tree) limits(fs fields) []limit {
@@ -192,6 +199,7 @@ func (t *tree) setLimits(rule *Rule, all []limit) {
 		}
 		rule.Priced = rule.Priced || l.priced != nil
 		l.suffix = suffixOf(l.Limit.Limit, ordinal)
+		t.checkOffenders(rule, &l)
 		l.OnStoreError = cmp.Or(l.OnStoreError, t.defaults.onStoreError)
 		if l.Sharing = cmp.Or(l.Sharing, t.defaults.sharing); t.divided(rule, &l, parts) {
 			parts++
@@ -204,6 +212,7 @@ func (t *tree) setLimits(rule *Rule, all []limit) {
 	}
 	rule.Divided = parts > 0
 	t.setSuffixes(rule)
+	setBlockSuffixes(rule)
 	t.share(rule)
 }
 
@@ -292,6 +301,7 @@ func (t *tree) limit(v value, f form) (limit, bool) {
 		t.readPrices(fs, &l)
 	}
 	t.readSchedule(fs, &l)
+	t.readEscalate(fs, &l)
 	if text := tooMany(l.Algorithm, l.Requests, l.Period); text != "" {
 		if l.Algorithm == algorithms.SlidingWindowLog {
 			text += ": use sliding_window_counter"

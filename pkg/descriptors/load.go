@@ -164,7 +164,8 @@ func loadInPieces(sources []Source, o Options, size int) (*Rules, []Warning, err
 		for _, r := range d.rules {
 			r.ID = len(rules.all)
 			rules.all = append(rules.all, r)
-			rules.mostCharges, rules.learns = max(rules.mostCharges, r.Charges()), rules.learns || r.Charges() > len(r.Limits)
+			rules.mostCharges = max(rules.mostCharges, r.Charges())
+			rules.learns = rules.learns || slices.ContainsFunc(r.Limits, func(l Limit) bool { return l.Estimate.Learns() })
 		}
 	}
 	return rules, warnings, nil

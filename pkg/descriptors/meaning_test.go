@@ -114,6 +114,8 @@ func TestEachFieldIsPartOfTheMeaning(t *testing.T) {
 			switch v.Type() {
 			case reflect.TypeFor[*Matcher]():
 				v.Set(reflect.ValueOf(newPrefix("/api/")))
+			case reflect.TypeFor[*Escalate]():
+				v.Set(reflect.ValueOf(new(Escalate)))
 			default:
 				v.Set(reflect.ValueOf(must.Get(algorithms.NewCalendar(algorithms.CalendarSpec{Unit: algorithms.CalendarDay, Count: 1}))(t)))
 			}

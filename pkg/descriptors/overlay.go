@@ -389,7 +389,7 @@ func (t *tree) overlaid(v value, fs fields, f form) (all fields, by *overlayEntr
 			}
 		case given:
 			t.warn(own, own.line, "stays: %s sets it, too, but the limit has its own", e.place())
-		case word.key == "burst" && requests.node != nil && requests.node.Value == "0": // a ban has no burst
+		case (word.key == "burst" || word.key == "escalate") && requests.node != nil && requests.node.Value == "0": // a ban has none
 		default:
 			fs, by = append(fs, e.word(word, v)), e
 		}

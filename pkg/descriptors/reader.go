@@ -432,13 +432,17 @@ func truth(n *yaml.Node) (is, ok bool) {
 }
 
 func (r *reader) count(v value, lowest int64) (uint32, bool) {
+	return r.countUpTo(v, lowest, math.MaxUint32)
+}
+
+func (r *reader) countUpTo(v value, lowest, most int64) (uint32, bool) {
 	if r.beyond(v) {
 		return 0, false
 	}
 	scalar := v.node.Kind == yaml.ScalarNode
 	number := scalar && v.node.ShortTag() == "!!int"
 	n, err := strconv.ParseInt(strings.ReplaceAll(v.node.Value, "_", ""), 0, 64)
-	if number && err == nil && n >= lowest && n <= math.MaxUint32 {
+	if number && err == nil && n >= lowest && n <= most {
 		return uint32(n), true
 	}
 	is, quotes := kind(v), ""
@@ -448,6 +452,6 @@ func (r *reader) count(v value, lowest int64) (uint32, bool) {
 	case scalar && isText(v.node) && strings.Trim(v.node.Value, "0123456789") == "":
 		quotes = ", without quotes"
 	}
-	r.fail(v, "is %s, must be a whole number from %d to %d%s", is, lowest, uint32(math.MaxUint32), quotes)
+	r.fail(v, "is %s, must be a whole number from %d to %d%s", is, lowest, most, quotes)
 	return 0, false
 }

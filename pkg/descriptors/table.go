@@ -453,11 +453,7 @@ func (t *tree) table(at value, name string) *Table {
 // checkRows records the mistakes in a table that come from the limit.
 func (t *tree) checkRows(at value, l *limit) {
 	before := len(t.errs)
-	fail := func(x *row, column, format string, args ...any) {
-		e := Error{File: l.tabled.file, Line: int(x.line), Path: column}
-		e.Text = fmt.Sprintf(format, args...) + " (" + position(t.file, at.line) + ")"
-		t.record(e)
-	}
+	fail := func(x *row, column, format string, args ...any) { t.failRow(at, l, x, column, format, args...) }
 	for i := range l.tabled.rows.all {
 		if len(t.errs)-before >= maxMistakes/10 {
 			return
@@ -477,6 +473,13 @@ func (t *tree) checkRows(at value, l *limit) {
 			}
 		}
 	}
+}
+
+// failRow records a mistake in a line of a limit's table, which a value of the rules makes one.
+func (t *tree) failRow(at value, l *limit, x *row, column, format string, args ...any) {
+	e := Error{File: l.tabled.file, Line: int(x.line), Path: column}
+	e.Text = fmt.Sprintf(format, args...) + " (" + position(t.file, at.line) + ")"
+	t.record(e)
 }
 
 // checkTables records the tables of a descriptor whose last level has one value, or one count for

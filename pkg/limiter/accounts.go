@@ -9,8 +9,8 @@ import (
 	"github.com/weirproxy/weir/pkg/store"
 )
 
-// Notice says one of three: a key has used a part of its limit, a mark of warn_at. An estimate was
-// cut to the limit. A request was denied because its model has no price.
+// Notice says one of four: a key has used a part of its limit, a mark of warn_at. An estimate was
+// cut to the limit. A request was denied because its model has no price. A key was blocked.
 type Notice struct {
 	Domain string
 	Rule   *descriptors.Rule
@@ -23,6 +23,8 @@ type Notice struct {
 
 	Estimate uint64 // hits that were cut to Of; else 0
 	Model    string // without a price; else ""
+
+	Block time.Duration // the length of a block that has begun; else 0
 }
 
 // MaxAccounts is the most keys of limits with warn_at of which a limiter keeps an account.
@@ -88,7 +90,7 @@ func (l *Limiter) note(r *Request, v *Verdict) {
 	}
 	for i := range v.charges {
 		c, d, limit := &v.charges[i], &v.decisions[i], v.terms[i].limit
-		if limit.WarnAt[0] == 0 {
+		if limit.WarnAt[0] == 0 || v.terms[i].aside() {
 			continue
 		}
 		if v.parts.states[i].Source == store.Without {

@@ -31,14 +31,14 @@ func (l *Limiter) CheckNow(r *Request, v *Verdict) (decided bool, err error) {
 	if err := l.prepare(r, v); err != nil {
 		return true, err
 	}
-	if len(v.Groups) > 0 { // may take several transactions
+	if len(v.Groups) > 0 || v.escalates && !l.local { // may take several transactions
 		return false, nil
 	}
 	admitted, decided := l.takeNow(v)
 	if !decided {
 		return false, nil
 	}
-	if v.again(admitted) { // as a store that has decided in place can do
+	for v.again(admitted) { // as a store that has decided in place can do
 		l.store.TakeNow(v.choice.charges, v.choice.decisions)
 	}
 	return true, l.finish(r, v, admitted, nil)
@@ -102,6 +102,9 @@ func (l *Limiter) finish(r *Request, v *Verdict, admitted bool, err error) error
 	}
 	if v.notes {
 		l.note(r, v)
+	}
+	if v.escalates {
+		l.noteBlocks(r, v)
 	}
 	if v.scheduled {
 		v.waitForEdges(r)
@@ -182,7 +185,7 @@ func (l *Limiter) charges(set *ruleSet, r *Request, v *Verdict) error {
 		v.passSlots()
 	}
 	v.link()
-	if v.TellSource = v.TellSource || l.options.Remembered; v.TellSource || v.notes {
+	if v.TellSource = v.TellSource || l.options.Remembered; v.TellSource || v.notes || v.escalates {
 		v.tellSource()
 	}
 	if cap(v.decisions) < len(v.charges) {
@@ -376,6 +379,9 @@ func (l *Limiter) add(c *charging, limit *descriptors.Limit, key []byte) {
 	first := len(v.charges) - 1
 	if cuts(charge) {
 		v.cut(limit)
+	}
+	if limit.Escalate != nil && !l.options.Shadow {
+		v.guard(c, first)
 	}
 	if s.Group > 0 {
 		for i := first; i < len(v.charges); i++ {

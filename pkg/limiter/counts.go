@@ -49,6 +49,7 @@ type Counts struct {
 type furtherCounts struct {
 	holds   holdCounts
 	tracked top.Group // the keys that are tracked
+	blocks  atomic.Uint64
 
 	mu      sync.RWMutex // guards values and notices; a valueTally is atomic
 	values  map[string]*valueTally
@@ -198,6 +199,14 @@ func (c *Counts) Notices() map[uint8]uint64 {
 	more.mu.RLock()
 	defer more.mu.RUnlock()
 	return maps.Clone(more.notices)
+}
+
+// Blocks returns the number of blocks that requests of this process have begun.
+func (c *Counts) Blocks() uint64 {
+	if more := c.more.Load(); more != nil {
+		return more.blocks.Load()
+	}
+	return 0
 }
 
 // Total returns the counts of the rule.

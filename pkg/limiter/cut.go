@@ -161,9 +161,9 @@ func (c *choice) within(ctx context.Context) context.Context {
 }
 
 // further returns the error of the request for an error of a further transaction. A slot that was
-// not freed is free at its at_most.
+// not freed is free at its at_most. An offense that was not told does not count.
 func (v *Verdict) further(err error) error {
-	if v.choice.freed {
+	if v.choice.freed || v.choice.telling {
 		return nil
 	}
 	return err

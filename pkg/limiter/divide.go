@@ -19,7 +19,7 @@ type Dividend struct {
 var (
 	ErrNoRule      = errors.New("no rule has all these keys")
 	ErrSeveral     = errors.New("several rules have these keys in different orders")
-	ErrIndivisible = errors.New("a limit with holders, prices, groups or replaces cannot be divided")
+	ErrIndivisible = errors.New("a limit with holders, prices, groups, replaces or escalate cannot be divided")
 )
 
 // Dividend returns the limits of a rule for entries in any order, with the numbers of tables, of
@@ -51,7 +51,7 @@ func (l *Limiter) DividendInOrder(domain string, entries []Entry) (Dividend, err
 		return Dividend{}, ErrNoRule
 	}
 	rule := v.Statuses[0].Rule
-	if rule.Holds() || rule.Group.Rank > 0 || len(rule.Replaces) > 0 {
+	if rule.Holds() || rule.Group.Rank > 0 || len(rule.Replaces) > 0 || rule.Escalates() {
 		return Dividend{}, ErrIndivisible
 	}
 	of := Dividend{Rule: rule}

@@ -22,6 +22,7 @@ type LimitState struct {
 	Never    bool         // see DescriptorStatus.Never
 	Grant    *Grant       // changed Limit; nil without a grant
 	Learned  uint32       // hits: the estimate that the key has learned, before the ceiling; 0: none yet
+	Offenses Offenses     // of a limit with escalate; else zero
 	NoPrice  bool         // the limit has no price for the model of the descriptor
 	Source   store.Source // of Decision; zero where the store does not say
 	Divided  bool         // clients that count by themselves have a part of the limit, see Limiter.SetPart
@@ -77,10 +78,14 @@ func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error
 				}
 				continue
 			}
+			if of.guards > 0 {
+				continue
+			}
 			state := LimitState{
-				Limit: *of.limit, Key: string(c.Key), Decision: v.decisions[n], Never: !v.decisions[n].Allowed && v.never(n),
+				Limit: *of.limit, Key: string(c.Key), Never: !v.decisions[n].Allowed && v.never(n), Offenses: v.offenses(n),
 				Grant: of.grant, Source: v.parts.states[n].Source, Hold: c.Hold,
 			}
+			state.Decision, _ = v.blocked(n)
 			if of.limit.Prices() && of.hold > 0 {
 				usage, _ := descriptors.ParseUsage(s.Rule.Usage(r.Descriptors[i].Entries)) // read before
 				_, known := of.limit.Cost(&usage)
@@ -101,9 +106,10 @@ func (l *Limiter) Explain(ctx context.Context, r *Request) ([]Explanation, error
 	return all, nil
 }
 
-// Reset forgets the states that the request would charge: the keys are idle then. Reset returns
-// these keys, and the number of states that it forgot. The errors are as in Check. The descriptor
-// of a rule with holders needs no holder; all holders are forgotten.
+// Reset forgets the states that the request would charge: the keys are idle then. A block and the
+// offenses of a key with escalate have a key of their own. Reset returns all these keys, and the
+// number of states that it forgot. The errors are as in Check. The descriptor of a rule with
+// holders needs no holder; all holders are forgotten.
 func (l *Limiter) Reset(ctx context.Context, r *Request) (keys []string, forgotten int, err error) {
 	v := Verdict{noGrants: true, noPart: true} // a key with a grant that lets everything pass has a state all the same
 	set := l.current.Load()

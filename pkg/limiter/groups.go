@@ -46,6 +46,8 @@ type choice struct {
 	admitted  bool           // by the first transaction
 	freed     bool           // the last transaction has freed slots, see frees
 	late      bool           // and failed
+	told      bool           // offenses were told, if there were any
+	telling   bool           // the last transaction has told offenses
 	charges   []store.Charge // of the next transaction
 	decisions []algorithms.Decision
 	index     []int        // of charges, in Verdict.charges
@@ -97,6 +99,9 @@ func (c *charging) inGroup(charge *store.Charge) {
 // again reports whether the request takes one more transaction, which takeFurther or takeAllFurther
 // takes. admitted is the answer to the first one.
 func (v *Verdict) again(admitted bool) bool {
+	if v.escalates && v.offends(admitted) {
+		return true
+	}
 	if len(v.Groups) == 0 && len(v.parts.holds) == 0 {
 		return false
 	}

@@ -85,6 +85,7 @@ type Limiter struct {
 	divided   divided
 
 	calls sync.Pool // of *call
+	local bool      // the store decides in place
 
 	setting sync.Mutex        // held while rules and grants are set; guards grants
 	grants  map[string]*Grant // by ID
@@ -122,6 +123,7 @@ func New(s store.Store, o Options) (*Limiter, error) {
 	if o.Now != nil {
 		l.accounts.since = o.Now()
 	}
+	_, l.local = s.(store.Local)
 	l.calls.New = func() any { return new(call) }
 	l.current.Store(&ruleSet{rules: new(descriptors.Rules), grants: newGrantTable()})
 	return l, nil

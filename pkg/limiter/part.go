@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -166,11 +167,13 @@ func (l *Limiter) part(c *charging, all *partTable) {
 	}
 }
 
-// undivided returns the charges of entries without a part, one for each limit of their rule.
+// undivided returns the charges of entries without a part and without guards, one for each limit of
+// their rule.
 func (l *Limiter) undivided(domain string, entries []Entry) (v Verdict, err error) {
 	r := Request{Domain: domain, Descriptors: []Descriptor{{Entries: entries}}}
 	v.noPart = true
 	err = l.charges(l.current.Load(), &r, &v)
+	v.charges = slices.DeleteFunc(v.charges, func(c store.Charge) bool { return c.Limit.Algorithm == algorithms.Escalation })
 	return v, err
 }
 

@@ -80,6 +80,7 @@ type TopKey struct {
 	Remaining  uint64
 	ResetAfter time.Duration
 	Current    bool
+	Blocked    time.Duration // the wait until the end of a block, if Current is true; 0: the key is not blocked
 
 	Cut bool // the entries are too long to be kept: Key is only their begin, and Rule and Limit are unknown
 }
@@ -143,6 +144,7 @@ type candidate struct {
 	TopKey
 
 	probe store.Charge // Left has the source
+	guard store.Charge // asks about a block; without a Key for a limit without escalate
 }
 
 // candidate finds the rule and the limit of a tracked key again, and reports whether the query is
@@ -164,7 +166,7 @@ func (l *Limiter) candidate(set *ruleSet, k *top.Key, q TopQuery) (c candidate, 
 		if !ok {
 			return c, false
 		}
-		c.Key, c.Rule, c.Limit, c.probe = found.Key, found.Rule, found.Limit, found.probe
+		c.Key, c.Rule, c.Limit, c.probe, c.guard = found.Key, found.Rule, found.Limit, found.probe, found.guard
 		c.Remaining <<= trackedShift(c.Limit.Capacity())
 		if path = overridePath; c.Rule != nil {
 			path = c.Rule.Path
@@ -191,6 +193,10 @@ func (l *Limiter) find(set *ruleSet, text *trackedKey, noGrants bool) (c candida
 	}
 	c.Key, c.Rule, c.Limit, c.probe = string(v.charges[i].Key), v.Statuses[0].Rule, *v.terms[i].limit, v.charges[i]
 	c.probe.Hits, c.probe.Hold, c.probe.Left = 0, nil, new(store.State)
+	if n := slices.IndexFunc(v.terms, func(t term) bool { return t.guards == int32(i)+1 }); n >= 0 {
+		c.guard = v.charges[n]
+		c.guard.Left = nil
+	}
 	return c, true
 }
 
@@ -220,7 +226,7 @@ func (l *Limiter) look(ctx context.Context, all []candidate) {
 	var (
 		which     []*candidate
 		charges   []store.Charge
-		decisions [maxLook]algorithms.Decision
+		decisions [maxLook + 1]algorithms.Decision
 	)
 	peek := func() bool {
 		if err := l.store.Peek(ctx, charges, decisions[:len(charges)]); err != nil {
@@ -228,6 +234,10 @@ func (l *Limiter) look(ctx context.Context, all []candidate) {
 		}
 		for i, c := range which {
 			d := &decisions[i]
+			if charges[i].Limit.Algorithm == algorithms.Escalation {
+				c.Blocked = offensesOf(d).Blocked
+				continue
+			}
 			c.Remaining, c.ResetAfter, c.Current = d.Remaining, d.ResetAfter, true
 			c.Used = used(d.Remaining, c.Limit.Capacity())
 		}
@@ -237,8 +247,11 @@ func (l *Limiter) look(ctx context.Context, all []candidate) {
 	for i := range all {
 		if c := &all[i]; !c.Cut {
 			which, charges = append(which, c), append(charges, c.probe)
+			if len(c.guard.Key) > 0 {
+				which, charges = append(which, c), append(charges, c.guard)
+			}
 		}
-		if len(charges) == maxLook && !peek() {
+		if len(charges) >= maxLook && !peek() {
 			return
 		}
 	}
@@ -285,7 +298,7 @@ func (t *tracking) count(r *Request, v *Verdict) {
 		capacity := c.Limit.Capacity()
 		shift := trackedShift(capacity)
 		hit := top.Hit{
-			Hash: c.Hash, Hits: uint32(max(hits, 0)), Denied: !d.Allowed,
+			Hash: c.Hash, Hits: uint32(max(hits, 0)), Denied: !d.Allowed || v.offenses(i).Blocked > 0,
 			Remaining: uint32(d.Remaining >> shift), Capacity: uint32(capacity >> shift),
 		}
 		if t.keys.Count(hit, &v.random) {

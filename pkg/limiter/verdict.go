@@ -46,6 +46,7 @@ type Verdict struct {
 	notes     bool                // a limit of the charges has warn_at
 	cuts      bool                // an estimate was cut
 	scheduled bool                // a limit of the charges has a schedule
+	escalates bool                // a limit of the charges has escalate
 	now       algorithms.Instant  // that decides about schedules
 	choice    choice              // among Groups
 	usage     descriptors.Usage   // of the descriptor while its charges are added
@@ -61,20 +62,22 @@ type parts struct {
 
 // term is the limit of a charge, and its part in a group.
 type term struct {
-	limit *descriptors.Limit
-	grant *Grant // changed the limit; nil without one
-	hits  int64  // of the charge; of a group that is only asked, the hits that it would be charged
-	hold  int32  // 1 + index in parts.holds; 0: none. Of a key that learns: -1 - index of the charge that it learns for
-	cut   uint32 // of a slot: the estimate of the charge before, which was cut
-	frees bool   // the slot of an end, which a begin of the request takes
-	part  bool   // of the limits before, see Limiter.SetPart
+	limit  *descriptors.Limit
+	grant  *Grant // changed the limit; nil without one
+	hits   int64  // of the charge; of a group that is only asked, the hits that it would be charged
+	hold   int32  // 1 + index in parts.holds; 0: none. Of a key that learns: -1 - index of the charge that it learns for
+	cut    uint32 // of a slot: the estimate of the charge before, which was cut
+	frees  bool   // the slot of an end, which a begin of the request takes
+	part   bool   // of the limits before, see Limiter.SetPart
+	began  bool   // of a guard: this request has begun a block
+	guards int32  // of a charge that asks whether a key is blocked: 1 + index of the charge of its limit; else 0
 }
 
 // learns reports whether a charge is of a key that learns.
 func (t *term) learns() bool { return t.hold < 0 }
 
 // aside reports whether a charge is no limit, but stands beside one.
-func (t *term) aside() bool { return t.cut > 0 || t.learns() || t.frees }
+func (t *term) aside() bool { return t.cut > 0 || t.learns() || t.frees || t.guards > 0 }
 
 // Outcome is the treatment of a descriptor.
 type Outcome uint8
@@ -111,7 +114,12 @@ type DescriptorStatus struct {
 	Never     bool // denied, and the hits are more than the limit ever has; false under a grant, which ends
 	Quota     bool // the limit is a quota: the request passes while one of its quotas has room
 	Group     int  // 1 + index in Verdict.Groups; 0: the limit is in no group
-	Shadowed  bool // denied in shadow mode, and reported as allowed
+
+	// Blocked is the wait until the end of a block of a limit with escalate; 0 for a key that is not
+	// blocked.
+	Blocked time.Duration
+
+	Shadowed bool // denied in shadow mode, and reported as allowed
 
 	// Hold is the hold of the first limit with holders, at the begin or the end of a holder; else nil.
 	// An end is never denied. Held is the hits that the holder holds after a begin, or has held until
@@ -126,6 +134,7 @@ type DescriptorStatus struct {
 
 func (v *Verdict) reset() {
 	v.OverLimit, v.SoftBreach, v.notes, v.cuts, v.scheduled, v.choice.freed = false, false, false, false, false, false
+	v.escalates, v.choice.told, v.choice.telling = false, false, false
 	v.Statuses, v.charges = v.Statuses[:0], v.charges[:0]
 	v.keys, v.limits = v.keys[:0], v.limits[:0]
 	v.terms, v.replaced, v.parts.holds, v.parts.formers, v.Groups = v.terms[:0], v.replaced[:0], v.parts.holds[:0], v.parts.formers[:0], v.Groups[:0]
@@ -182,6 +191,9 @@ func (v *Verdict) sum(s *DescriptorStatus) {
 	for i := best + 1; i < s.charge+s.count; i++ {
 		if !v.terms[i].learns() && v.before(i, best) {
 			best = i
+		}
+		if d := &v.decisions[i]; v.terms[i].guards > 0 && !d.Allowed {
+			s.Blocked = max(s.Blocked, d.RetryAfter)
 		}
 	}
 	s.Decision = v.decisions[best]
@@ -262,8 +274,9 @@ type Charged struct {
 	Limit    *descriptors.Limit
 	Hits     int64
 	Decision algorithms.Decision
-	Grant    *Grant       // changed Limit; nil without a grant
-	Source   store.Source // zero without Verdict.TellSource, and where the store does not say
+	Blocked  time.Duration // the wait until the end of a block of the key; 0: the key is not blocked
+	Grant    *Grant        // changed Limit; nil without a grant
+	Source   store.Source  // zero without Verdict.TellSource, and where the store does not say
 }
 
 // Charged returns the limits of the rule that descriptor i of the request was charged for, in the
@@ -280,7 +293,8 @@ func (v *Verdict) Charged(i int) iter.Seq[Charged] {
 			if v.TellSource {
 				source = v.parts.states[n].Source
 			}
-			if !yield(Charged{c.Key, v.terms[n].limit, c.Hits, v.decisions[n], v.terms[n].grant, source}) {
+			d, blocked := v.blocked(n)
+			if !yield(Charged{c.Key, v.terms[n].limit, c.Hits, d, blocked, v.terms[n].grant, source}) {
 				return
 			}
 		}

@@ -42,6 +42,7 @@ func (s *Server) newCollector() prometheus.Collector {
 		metrics.New("detailed_decisions_total",
 			"Descriptors decided by a rule with detailed_metric or value_to_metric, by value.", "domain", "rule", "value", "code"),
 		metrics.New("unmatched_total", "Descriptors that no rule matched.", "reason", "domain"),
+		metrics.New("blocks_total", "Blocks of keys that have begun, of rules with escalate.", "domain", "rule"),
 		metrics.New("warn_at_total", "Keys that have used as much of a limit as a mark of its warn_at, once for each window.",
 			"domain", "rule", "mark"),
 
@@ -137,6 +138,9 @@ func (s *Server) collectRules(to metrics.Scrape) {
 			to.Counter("refunded_hits_total", all.Refunded, r.Domain, r.Path)
 		}
 		s.collectMarks(to, &r)
+		if r.Rule.Escalates() {
+			to.Counter("blocks_total", r.Counts.Blocks(), r.Domain, r.Path)
+		}
 		for value, t := range r.Counts.Values() {
 			for code, n := range t.Decisions {
 				if n > 0 {

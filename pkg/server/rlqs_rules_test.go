@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -137,6 +138,32 @@ func TestAReloadToAnotherAlgorithmKeepsThePartOfRLSUntilAssignmentsEnd(t *testin
 			t.Errorf("%.1f more than the limit", -m.least)
 		}
 		t.Logf("%d pass in 25 seconds", m.sum)
+	})
+}
+
+func TestALimitThatBlocksFromAReloadOnGoesBackToRLSWhole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startMixed(t)
+		m := &meter{rate: 100, burst: 80, tokens: 80, at: time.Now()}
+		e := f.spender(t, bucketID("tenant", "acme"))
+		for range 1000 {
+			m.add(f.allow(t, 1, acme("tenant")) + e.spend(2))
+			time.Sleep(10 * time.Millisecond)
+		}
+		f.limiter.SetRules(load(t, strings.Replace(mixedRules, "burst: 80", "burst: 80, escalate: {after: 5, within: 5s, block: [1m], forget: 1h}", 1)))
+		for range 3000 {
+			m.add(e.spend(2))
+			time.Sleep(10 * time.Millisecond)
+		}
+		if m.least < -1e-6 {
+			t.Errorf("%.1f more than the limit", -m.least)
+		}
+		if got := f.allow(t, 200, acme("tenant")); got != 80 {
+			t.Errorf("30 seconds after the reload %d of 200 requests of RLS pass at once, want the burst of 80", got)
+		}
+		if _, err := f.limiter.Dividend("edge", []limiter.Entry{acme("tenant")}); !errors.Is(err, limiter.ErrIndivisible) {
+			t.Errorf("got %v, want %v", err, limiter.ErrIndivisible)
+		}
 	})
 }
 

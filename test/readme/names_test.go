@@ -81,6 +81,7 @@ func TestSettingsOfTheDocumentsExist(t *testing.T) {
 func TestMetricsOfTheDocumentsExistAndAllOfThemAreInOne(t *testing.T) {
 	rules := filepath.Join(t.TempDir(), "rules.yaml")
 	const text = "domain: d\ndescriptors:\n  - {key: a, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 5, warn_at: 80%}}\n" +
+		"  - {key: e, rate_limit: {unit: day, requests_per_unit: 5, escalate: {after: 1, within: 1d, block: [1h], forget: 2d}}}\n" +
 		"  - {key: h, rate_limit: {algorithm: concurrency, max_in_flight: 5, hold: {begin: r, end: d, at_most: 1s}}}\n"
 	if err := os.WriteFile(rules, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

@@ -175,7 +175,7 @@ func (k *Keeper) Revoke(ctx context.Context, id, by string) (g *limiter.Grant, n
 		return nil, "", fmt.Errorf("grant %.40q is not known here, and redis does not answer", id)
 	}
 	if g == nil || !g.Until.After(k.wall()) {
-		return nil, "", fmt.Errorf("%w: %.40q", limiter.ErrUnknownGrant, id)
+		return nil, "", fmt.Errorf("%w: %.40q; reset ends a block of a limit with escalate", limiter.ErrUnknownGrant, id)
 	}
 	more := []slog.Attr{slog.String("revoked_by", harmless(by))}
 	if k.shared != nil {

@@ -100,6 +100,8 @@ func explanation(d *descriptors.Domain, entries []descriptors.Entry, e *limiter.
 			LearnedEstimate: l.Learned,
 			NoPrice:         l.NoPrice,
 			Divided:         l.Divided,
+			BlockedUntil:    BlockedUntil(time.Now(), l.Offenses.Blocked),
+			Blocks:          uint32(l.Offenses.Blocks),
 		}
 		explained.Remaining, explained.LargeRemaining = Numbers(l.Decision.Remaining)
 		explained.WindowStart, explained.WindowEnd = window(&l.Limit, l.Decision, time.Now())
@@ -155,6 +157,8 @@ func Source(s store.Source) string {
 		return "lease"
 	case store.Memory:
 		return "remembered denial"
+	case store.NoRoom:
+		return "full memory"
 	case store.Without:
 		return "without redis"
 	default: // a store in memory alone says nothing

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
@@ -103,12 +104,24 @@ func Limit(l *descriptors.Limit) *adminv1.Limit {
 	for _, mark := range l.WarnAt.All() {
 		out.WarnAt = append(out.WarnAt, uint32(mark))
 	}
+	if l.Escalate != nil {
+		out.Escalate = l.Escalate.String()
+	}
 	out.Table, out.Prices = table(l.Table()), table(l.PriceTable())
 	out.TableLine = uint32(l.TableLine)
 	if s := l.Schedule(); s != nil {
 		out.Schedule, out.ScheduleUntil = schedule(l, s, time.Now())
 	}
 	return out
+}
+
+// BlockedUntil returns the end of a block after a wait, nil for a wait of 0. The end is rounded to
+// seconds, as blocks have whole ones.
+func BlockedUntil(now time.Time, wait time.Duration) *timestamppb.Timestamp {
+	if wait <= 0 {
+		return nil
+	}
+	return timestamppb.New(now.Add(wait).Round(time.Second))
 }
 
 // schedule returns the entries of a schedule, and the instant until which its numbers of now stay.

@@ -40,6 +40,7 @@ type limit struct {
 	key      string
 	limit    *descriptors.Limit
 	decision algorithms.Decision
+	blocked  time.Duration // the wait until the end of a block; 0: the key is not blocked
 	source   store.Source
 	grant    *limiter.Grant // changed the limit; nil for none
 }
@@ -109,7 +110,7 @@ func newEvent(o *limiter.Observed, is size) *event {
 			out.hits, out.outcome, out.rule, out.grant, out.override = s.Hits, outcome(o.Verdict, i), s.Rule, s.Grant, s.Overridden
 			first := len(limits)
 			for c := range o.Verdict.Charged(i) {
-				limits = append(limits, limit{add(&t, c.Key), kept(s.Rule, c.Limit), c.Decision, c.Source, c.Grant})
+				limits = append(limits, limit{add(&t, c.Key), kept(s.Rule, c.Limit), c.Decision, c.Blocked, c.Source, c.Grant})
 			}
 			out.limits = limits[first:len(limits):len(limits)]
 		}

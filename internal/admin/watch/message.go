@@ -44,7 +44,7 @@ func (b *builder) request(e *event) *adminv1.WatchedRequest {
 	}
 	for i := range e.descriptors {
 		d := &e.descriptors[i]
-		out.Descriptors[i] = b.descriptor(d, e.told)
+		out.Descriptors[i] = b.descriptor(d, e)
 		if b.misses < maxMisses {
 			out.Descriptors[i].NearestMiss = nearest(b.rules, e, d)
 			b.misses += proto.Size(out.Descriptors[i].GetNearestMiss())
@@ -53,7 +53,7 @@ func (b *builder) request(e *event) *adminv1.WatchedRequest {
 	return out
 }
 
-func (b *builder) descriptor(d *descriptor, told bool) *adminv1.WatchedDescriptor {
+func (b *builder) descriptor(d *descriptor, of *event) *adminv1.WatchedDescriptor {
 	out := &adminv1.WatchedDescriptor{
 		Hits: d.hits, Outcome: d.outcome, Override: d.override,
 		Entries: render.EntryMessages(d.entries), Limits: make([]*adminv1.WatchedLimit, len(d.limits)),
@@ -68,23 +68,24 @@ func (b *builder) descriptor(d *descriptor, told bool) *adminv1.WatchedDescripto
 		out.Grant = valid(d.grant.ID)
 	}
 	for i := range d.limits {
-		out.Limits[i] = b.limit(&d.limits[i], told)
+		out.Limits[i] = b.limit(&d.limits[i], of)
 	}
 	return out
 }
 
-func (b *builder) limit(l *limit, told bool) *adminv1.WatchedLimit {
-	of := b.limits[l.limit]
-	if of == nil {
-		of = render.Limit(l.limit)
-		b.limits[l.limit] = of
+func (b *builder) limit(l *limit, of *event) *adminv1.WatchedLimit {
+	shown := b.limits[l.limit]
+	if shown == nil {
+		shown = render.Limit(l.limit)
+		b.limits[l.limit] = shown
 	}
 	out := &adminv1.WatchedLimit{
-		Key: valid(l.key), Limit: of, Allowed: l.decision.Allowed,
+		Key: valid(l.key), Limit: shown, Allowed: l.decision.Allowed,
 		RetryAfter: durationpb.New(l.decision.RetryAfter), ResetAfter: durationpb.New(l.decision.ResetAfter),
 	}
 	out.Remaining, out.LargeRemaining = render.Numbers(l.decision.Remaining)
-	if told {
+	out.BlockedUntil = render.BlockedUntil(of.begun.Add(of.took), l.blocked)
+	if of.told {
 		out.Source = render.Source(l.source)
 	}
 	if l.grant != nil {

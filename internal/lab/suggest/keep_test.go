@@ -1,6 +1,7 @@
 package suggest
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -80,6 +81,16 @@ descriptors:
 `
 	if documents[0] != want {
 		t.Errorf("got\n%s\nwant\n%s", documents[0], want)
+	}
+	load(t, documents...)
+}
+
+func TestASuggestionKeepsBlocksThatGrow(t *testing.T) {
+	const rules = "domain: edge\ndescriptors:\n- {key: a, rate_limit: {unit: minute, requests_per_unit: 9, escalate: {after: 2, within: 10m, block: [90s, 1h], forget: 7d}}}\n"
+	_, documents := suggestions(t, Options{Rules: load(t, rules)}, Goal{Keys: 1, Unit: descriptors.Minute}, []*records.Record{record(0, 1, "a", "x"), late(time.Hour)})
+	const want = "escalate: {after: 2, within: 10m, block: [1m30s, 1h], forget: 7d}"
+	if !strings.Contains(documents[0], want) {
+		t.Errorf("got\n%s\nwant %s", documents[0], want)
 	}
 	load(t, documents...)
 }

@@ -13,6 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/weirproxy/weir/internal/timespan"
 	"github.com/weirproxy/weir/pkg/algorithms"
 	"github.com/weirproxy/weir/pkg/descriptors"
 )
@@ -66,6 +67,7 @@ type rateLimit struct {
 	Align           *align      `yaml:"align,omitempty,flow"`
 	WarnAt          []string    `yaml:"warn_at,omitempty,flow"`
 	Schedule        []scheduled `yaml:"schedule,omitempty,flow"`
+	Escalate        *escalate   `yaml:"escalate,omitempty,flow"`
 	Replaces        []limitName `yaml:"replaces,omitempty"`
 }
 
@@ -81,6 +83,13 @@ type scheduled struct {
 	MaxInFlight     *uint64 `yaml:"max_in_flight,omitempty"`
 	Budget          string  `yaml:"budget,omitempty"`
 	Burst           uint32  `yaml:"burst,omitempty"`
+}
+
+type escalate struct {
+	After  uint32   `yaml:"after"`
+	Within string   `yaml:"within"`
+	Block  []string `yaml:"block,flow"`
+	Forget string   `yaml:"forget"`
 }
 
 type prices struct {
@@ -316,6 +325,7 @@ func (s *Shape) rateLimit(l *Limit) rateLimit {
 		out.WarnAt = append(out.WarnAt, descriptors.MarkText(mark))
 	}
 	out.Schedule = scheduleOf(&l.of)
+	out.Escalate = escalateOf(l.of.Escalate)
 	return out
 }
 
@@ -338,6 +348,18 @@ func scheduleOf(l *descriptors.Limit) (all []scheduled) {
 		all = append(all, out)
 	}
 	return all
+}
+
+// escalateOf returns when keys of a limit are blocked, nil for a limit that blocks none.
+func escalateOf(e *descriptors.Escalate) *escalate {
+	if e == nil {
+		return nil
+	}
+	out := &escalate{After: e.Offenses, Within: timespan.Format(e.Within), Forget: timespan.Format(e.Forget)}
+	for _, d := range e.Block {
+		out.Block = append(out.Block, timespan.Format(d))
+	}
+	return out
 }
 
 // estimateOf returns how a limit learns its estimates, nil for none.

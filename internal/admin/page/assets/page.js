@@ -338,7 +338,7 @@ class KeyRow {
     this.bar.style.width = (100 * used).toFixed(1) + '%';
     this.bar.className = used >= 1 ? 'full' : used >= 0.8 ? 'near' : '';
     put(this.usedText, k.limit ? part(used, 1) + ' of ' + limitText(k.limit) + ', ' + amount(k.limit, leftOf(k)) + ' left' : part(used, 1));
-    put(this.reset, k.resetAfter ? time(seconds(k.resetAfter)) : 'now');
+    put(this.reset, (k.resetAfter ? time(seconds(k.resetAfter)) : 'now') + blockedText(k));
   }
 }
 async function resetKey(k) {
@@ -443,7 +443,7 @@ function requestRow(r, d, more) {
   const limit = (d.limits || []).find(l => !l.allowed) || (d.limits || [])[0], miss = d.nearestMiss;
   const what = [];
   if (r.error) what.push(soft(r.error));
-  else if (limit) what.push((never(limit, d.hits) ? 'never passes, by ' : limit.retryAfter && seconds(limit.retryAfter) ? 'passes in ' + time(seconds(limit.retryAfter)) + ', by ' : amount(limit.limit, leftOf(limit)) + ' left of ') + limitText(limit.limit));
+  else if (limit) what.push((limit.blockedUntil ? blockedText(limit).slice(2) + ', by ' : never(limit, d.hits) ? 'never passes, by ' : limit.retryAfter && seconds(limit.retryAfter) ? 'passes in ' + time(seconds(limit.retryAfter)) + ', by ' : amount(limit.limit, leftOf(limit)) + ' left of ') + limitText(limit.limit));
   else if (miss) what.push(soft(miss.why || 'no rule matched'));
   const notes = [!r.error && limit && limit.source && !usual(limit.source) && sourceText(limit.source), d.group && 'group ' + d.group, !more && 'in ' + time(seconds(r.took)), limit && limit.grant && 'grant ' + limit.grant].filter(Boolean).join(', ');
   what.push(notes && el('small', {}, notes), limit && miss && el('small', {}, 'no rule of its own: ', soft(miss.why)));
@@ -500,9 +500,10 @@ function explanation(domain, descriptor, d) {
     d.nearestMiss && el('p', {class: 'nearest'}, 'The nearest miss: ', soft(d.nearestMiss.why || ''), ' ', el('small', {}, near(d.nearestMiss.file, d.nearestMiss.line))),
     (d.limits || []).map(l => el('dl', {class: 'facts'},
       el('dt', {}, 'Limit'), el('dd', {}, limitText(l.limit) + ', ' + l.limit.algorithm + (l.grant ? ' (by grant ' + l.grant.id + ': ' + l.grant.reason + ')' : '')),
-      el('dt', {}, 'Now'), el('dd', {class: l.allowed ? '' : 'warn'}, (l.allowed ? 'allowed, ' + amount(l.limit, leftOf(l)) + ' left after that' : 'denied, ' + (l.never ? 'always: the limit never has so many hits' : 'the same hits pass in ' + time(seconds(l.retryAfter)))) + '; reset after ' + time(seconds(l.resetAfter)) + (usual(l.source) ? '' : ', ' + sourceText(l.source))),
+      el('dt', {}, 'Now'), el('dd', {class: l.allowed ? '' : 'warn'}, (l.blockedUntil ? 'denied' + blockedText(l) : l.allowed ? 'allowed, ' + amount(l.limit, leftOf(l)) + ' left after that' : 'denied, ' + (l.never ? 'always: the limit never has so many hits' : 'the same hits pass in ' + time(seconds(l.retryAfter)))) + '; reset after ' + time(seconds(l.resetAfter)) + (usual(l.source) ? '' : ', ' + sourceText(l.source))),
       (l.limit.schedule || []).length ? [el('dt', {}, 'Schedule'), el('dd', {}, scheduleText(l.limit))] : '',
       l.limit.overlay && [el('dt', {}, 'Overlay'), el('dd', {}, soft(l.limit.overlay))],
+      l.limit.escalate && [el('dt', {}, 'Escalate'), el('dd', {}, l.limit.escalate + (l.blocks ? '; ' + l.blocks + (l.blocks === 1 ? ' block' : ' blocks') + ' so far' : ''))],
       l.limit.learned && [el('dt', {}, 'Learned'), el('dd', {}, learnedText(l))],
       el('dt', {}, 'Key'), el('dd', {}, el('code', {}, soft(l.key))))),
     (d.limits || []).length ? el('p', {class: 'line'},
@@ -512,6 +513,9 @@ function explanation(domain, descriptor, d) {
 }
 
 const scheduleText = l => l.schedule.map(e => soft(e.when + ': ' + e.gives + (e.holds ? ' (now)' : ''))).flatMap(e => [e, '; ']).concat((l.schedule.some(e => e.holds) ? '' : 'no entry holds now; ') + (l.scheduleUntil ? 'next change at ' + l.scheduleUntil : 'no change is known'));
+
+// blockedText says when the block of a key ends, nothing for a key that is not blocked.
+const blockedText = l => l.blockedUntil ? ', blocked until ' + clock(l.blockedUntil) : '';
 
 const learnedText = l => (l.learnedEstimate ? 'a begin holds ' + amount(l.limit, Math.min(l.learnedEstimate, l.limit.learned.ceiling)) : 'nothing yet, so the estimate is as sent') + '; to cover ' + l.limit.learned.quantile / 10 + ' %, at most ' + amount(l.limit, l.limit.learned.ceiling);
 

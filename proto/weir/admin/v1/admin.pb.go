@@ -638,7 +638,10 @@ type Limit struct {
 	ScheduleUntil string `protobuf:"bytes,31,opt,name=schedule_until,json=scheduleUntil,proto3" json:"schedule_until,omitempty"`
 	// The place of the entry of an overlay file that gave the limit words, such as overlay.yaml:3.
 	// Empty for a limit with the words of its source alone.
-	Overlay       string `protobuf:"bytes,32,opt,name=overlay,proto3" json:"overlay,omitempty"`
+	Overlay string `protobuf:"bytes,32,opt,name=overlay,proto3" json:"overlay,omitempty"`
+	// When a key that offends again and again is blocked, in the words of rule files. Such as "after:
+	// 3, within: 10m, block: [1m, 1h], forget: 7d". Empty for a limit without escalate.
+	Escalate      string `protobuf:"bytes,33,opt,name=escalate,proto3" json:"escalate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -830,6 +833,13 @@ func (x *Limit) GetScheduleUntil() string {
 func (x *Limit) GetOverlay() string {
 	if x != nil {
 		return x.Overlay
+	}
+	return ""
+}
+
+func (x *Limit) GetEscalate() string {
+	if x != nil {
+		return x.Escalate
 	}
 	return ""
 }
@@ -1420,8 +1430,13 @@ type LimitExplanation struct {
 	// The hits that are left, where these are more than 4294967295: remaining is 4294967295 then.
 	// Else absent.
 	LargeRemaining *uint64 `protobuf:"varint,15,opt,name=large_remaining,json=largeRemaining,proto3,oneof" json:"large_remaining,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The end of the block of the key, see Limit.escalate. Absent for a key that is not blocked.
+	BlockedUntil *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=blocked_until,json=blockedUntil,proto3" json:"blocked_until,omitempty"`
+	// The blocks that the key has had since it was forgotten at last, at most 15. 0 while the key is
+	// blocked.
+	Blocks        uint32 `protobuf:"varint,21,opt,name=blocks,proto3" json:"blocks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LimitExplanation) Reset() {
@@ -1576,6 +1591,20 @@ func (x *LimitExplanation) GetDivided() bool {
 func (x *LimitExplanation) GetLargeRemaining() uint64 {
 	if x != nil && x.LargeRemaining != nil {
 		return *x.LargeRemaining
+	}
+	return 0
+}
+
+func (x *LimitExplanation) GetBlockedUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BlockedUntil
+	}
+	return nil
+}
+
+func (x *LimitExplanation) GetBlocks() uint32 {
+	if x != nil {
+		return x.Blocks
 	}
 	return 0
 }
@@ -3787,8 +3816,10 @@ type WatchedLimit struct {
 	// The hits that are left, where these are more than 4294967295: remaining is 4294967295 then.
 	// Else absent.
 	LargeRemaining *uint64 `protobuf:"varint,9,opt,name=large_remaining,json=largeRemaining,proto3,oneof" json:"large_remaining,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The end of the block of the key, which denied the hits. Absent for a key that is not blocked.
+	BlockedUntil  *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=blocked_until,json=blockedUntil,proto3" json:"blocked_until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchedLimit) Reset() {
@@ -3882,6 +3913,13 @@ func (x *WatchedLimit) GetLargeRemaining() uint64 {
 		return *x.LargeRemaining
 	}
 	return 0
+}
+
+func (x *WatchedLimit) GetBlockedUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BlockedUntil
+	}
+	return nil
 }
 
 // NearestMiss is the place in the rules where the search for a descriptor ended.
@@ -4167,8 +4205,10 @@ type TopKey struct {
 	// The hits that are left, where these are more than 4294967295: remaining is 4294967295 then.
 	// Else absent.
 	LargeRemaining *uint64 `protobuf:"varint,19,opt,name=large_remaining,json=largeRemaining,proto3,oneof" json:"large_remaining,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The end of the block of the key. Absent for a key that is not blocked, and unless current.
+	BlockedUntil  *timestamppb.Timestamp `protobuf:"bytes,20,opt,name=blocked_until,json=blockedUntil,proto3" json:"blocked_until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TopKey) Reset() {
@@ -4332,6 +4372,13 @@ func (x *TopKey) GetLargeRemaining() uint64 {
 		return *x.LargeRemaining
 	}
 	return 0
+}
+
+func (x *TopKey) GetBlockedUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BlockedUntil
+	}
+	return nil
 }
 
 // ListQuotasRequest chooses divided limits.
@@ -6019,7 +6066,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x04hits\x18\x02 \x01(\rH\x00R\x04hits\x88\x01\x01\x122\n" +
 	"\x05limit\x18\x03 \x01(\v2\x1c.weir.admin.v1.LimitOverrideR\x05limit\x12\x16\n" +
 	"\x06bucket\x18\x04 \x01(\bR\x06bucketB\a\n" +
-	"\x05_hits\"\xdf\x06\n" +
+	"\x05_hits\"\xfb\x06\n" +
 	"\x05Limit\x12\x1c\n" +
 	"\talgorithm\x18\x01 \x01(\tR\talgorithm\x12*\n" +
 	"\x11requests_per_unit\x18\x02 \x01(\rR\x0frequestsPerUnit\x121\n" +
@@ -6046,7 +6093,8 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x0elarge_requests\x18\x18 \x01(\x04H\x00R\rlargeRequests\x88\x01\x01\x128\n" +
 	"\bschedule\x18\x1e \x03(\v2\x1c.weir.admin.v1.ScheduleEntryR\bschedule\x12%\n" +
 	"\x0eschedule_until\x18\x1f \x01(\tR\rscheduleUntil\x12\x18\n" +
-	"\aoverlay\x18  \x01(\tR\aoverlayB\x11\n" +
+	"\aoverlay\x18  \x01(\tR\aoverlay\x12\x1a\n" +
+	"\bescalate\x18! \x01(\tR\bescalateB\x11\n" +
 	"\x0f_large_requests\"O\n" +
 	"\rScheduleEntry\x12\x12\n" +
 	"\x04when\x18\x01 \x01(\tR\x04when\x12\x14\n" +
@@ -6090,7 +6138,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x16\n" +
 	"\x06listed\x18\x03 \x01(\bR\x06listed\x12\x16\n" +
 	"\x06number\x18\x04 \x01(\x04R\x06number\x12/\n" +
-	"\aholders\x18\x05 \x03(\v2\x15.weir.admin.v1.HolderR\aholders\"\xe1\x05\n" +
+	"\aholders\x18\x05 \x03(\v2\x15.weir.admin.v1.HolderR\aholders\"\xba\x06\n" +
 	"\x10LimitExplanation\x12*\n" +
 	"\x05limit\x18\x01 \x01(\v2\x14.weir.admin.v1.LimitR\x05limit\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x18\n" +
@@ -6113,7 +6161,9 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x10learned_estimate\x18\x11 \x01(\rR\x0flearnedEstimate\x12\x19\n" +
 	"\bno_price\x18\x12 \x01(\bR\anoPrice\x12\x18\n" +
 	"\adivided\x18\x13 \x01(\bR\adivided\x12,\n" +
-	"\x0flarge_remaining\x18\x0f \x01(\x04H\x00R\x0elargeRemaining\x88\x01\x01B\x12\n" +
+	"\x0flarge_remaining\x18\x0f \x01(\x04H\x00R\x0elargeRemaining\x88\x01\x01\x12?\n" +
+	"\rblocked_until\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\fblockedUntil\x12\x16\n" +
+	"\x06blocks\x18\x15 \x01(\rR\x06blocksB\x12\n" +
 	"\x10_large_remaining\"\x9a\x01\n" +
 	"\x04Step\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
@@ -6278,7 +6328,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x05grant\x18\t \x01(\tR\x05grant\x12\x1a\n" +
 	"\boverride\x18\n" +
 	" \x01(\bR\boverride\x12\x14\n" +
-	"\x05group\x18\v \x01(\tR\x05group\"\xec\x02\n" +
+	"\x05group\x18\v \x01(\tR\x05group\"\xad\x03\n" +
 	"\fWatchedLimit\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12*\n" +
 	"\x05limit\x18\x02 \x01(\v2\x14.weir.admin.v1.LimitR\x05limit\x12\x18\n" +
@@ -6290,7 +6340,9 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"resetAfter\x12\x16\n" +
 	"\x06source\x18\a \x01(\tR\x06source\x12\x14\n" +
 	"\x05grant\x18\b \x01(\tR\x05grant\x12,\n" +
-	"\x0flarge_remaining\x18\t \x01(\x04H\x00R\x0elargeRemaining\x88\x01\x01B\x12\n" +
+	"\x0flarge_remaining\x18\t \x01(\x04H\x00R\x0elargeRemaining\x88\x01\x01\x12?\n" +
+	"\rblocked_until\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\fblockedUntilB\x12\n" +
 	"\x10_large_remaining\"\x89\x01\n" +
 	"\vNearestMiss\x12\x12\n" +
 	"\x04rule\x18\x01 \x01(\tR\x04rule\x12\x12\n" +
@@ -6308,7 +6360,7 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\x13ListTopKeysResponse\x12)\n" +
 	"\x04keys\x18\x01 \x03(\v2\x15.weir.admin.v1.TopKeyR\x04keys\x12\x18\n" +
 	"\atracked\x18\x02 \x01(\x04R\atracked\x121\n" +
-	"\x06covers\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06covers\"\xef\x04\n" +
+	"\x06covers\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06covers\"\xb0\x05\n" +
 	"\x06TopKey\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
 	"\x06domain\x18\x02 \x01(\tR\x06domain\x12\x12\n" +
@@ -6332,7 +6384,8 @@ const file_weir_admin_v1_admin_proto_rawDesc = "" +
 	"\boverride\x18\x11 \x01(\v2\x1c.weir.admin.v1.LimitOverrideR\boverride\x12\x1f\n" +
 	"\vshadow_mode\x18\x12 \x01(\bR\n" +
 	"shadowMode\x12,\n" +
-	"\x0flarge_remaining\x18\x13 \x01(\x04H\x00R\x0elargeRemaining\x88\x01\x01B\x12\n" +
+	"\x0flarge_remaining\x18\x13 \x01(\x04H\x00R\x0elargeRemaining\x88\x01\x01\x12?\n" +
+	"\rblocked_until\x18\x14 \x01(\v2\x1a.google.protobuf.TimestampR\fblockedUntilB\x12\n" +
 	"\x10_large_remaining\"\x83\x01\n" +
 	"\x11ListQuotasRequest\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
@@ -6634,126 +6687,129 @@ var file_weir_admin_v1_admin_proto_depIdxs = []int32{
 	13,  // 19: weir.admin.v1.LimitExplanation.holder:type_name -> weir.admin.v1.Holder
 	1,   // 20: weir.admin.v1.LimitExplanation.holder_status:type_name -> weir.admin.v1.HolderStatus
 	55,  // 21: weir.admin.v1.LimitExplanation.grant:type_name -> weir.admin.v1.Grant
-	12,  // 22: weir.admin.v1.DescriptorExplanation.rule:type_name -> weir.admin.v1.Rule
-	15,  // 23: weir.admin.v1.DescriptorExplanation.limits:type_name -> weir.admin.v1.LimitExplanation
-	16,  // 24: weir.admin.v1.DescriptorExplanation.steps:type_name -> weir.admin.v1.Step
-	55,  // 25: weir.admin.v1.DescriptorExplanation.grant:type_name -> weir.admin.v1.Grant
-	44,  // 26: weir.admin.v1.DescriptorExplanation.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	18,  // 27: weir.admin.v1.DescriptorExplanation.bucket:type_name -> weir.admin.v1.BucketExplanation
-	5,   // 28: weir.admin.v1.BucketExplanation.entries:type_name -> weir.admin.v1.Entry
-	7,   // 29: weir.admin.v1.ExplainRequest.descriptors:type_name -> weir.admin.v1.Descriptor
-	17,  // 30: weir.admin.v1.ExplainResponse.descriptors:type_name -> weir.admin.v1.DescriptorExplanation
-	30,  // 31: weir.admin.v1.ExplainResponse.domain:type_name -> weir.admin.v1.Domain
-	7,   // 32: weir.admin.v1.ResetRequest.descriptors:type_name -> weir.admin.v1.Descriptor
-	5,   // 33: weir.admin.v1.ListHoldersRequest.entries:type_name -> weir.admin.v1.Entry
-	12,  // 34: weir.admin.v1.ListHoldersResponse.rule:type_name -> weir.admin.v1.Rule
-	14,  // 35: weir.admin.v1.ListHoldersResponse.limits:type_name -> weir.admin.v1.Holders
-	5,   // 36: weir.admin.v1.ReleaseHolderRequest.entries:type_name -> weir.admin.v1.Entry
-	65,  // 37: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
-	30,  // 38: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
-	69,  // 39: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
-	69,  // 40: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
-	69,  // 41: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
-	69,  // 42: weir.admin.v1.RulesPage.unconfirmed_since:type_name -> google.protobuf.Timestamp
-	12,  // 43: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
-	12,  // 44: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
-	35,  // 45: weir.admin.v1.StatusResponse.requests:type_name -> weir.admin.v1.RequestsStatus
-	36,  // 46: weir.admin.v1.StatusResponse.store:type_name -> weir.admin.v1.StoreStatus
-	29,  // 47: weir.admin.v1.StatusResponse.loads:type_name -> weir.admin.v1.RulesPage
-	37,  // 48: weir.admin.v1.RequestsStatus.latency:type_name -> weir.admin.v1.Latency
-	69,  // 49: weir.admin.v1.StoreStatus.since:type_name -> google.protobuf.Timestamp
-	37,  // 50: weir.admin.v1.StoreStatus.latency:type_name -> weir.admin.v1.Latency
-	5,   // 51: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
-	2,   // 52: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
-	40,  // 53: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
-	69,  // 54: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
-	67,  // 55: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
-	42,  // 56: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
-	41,  // 57: weir.admin.v1.WatchedRequest.quota:type_name -> weir.admin.v1.WatchedQuota
-	67,  // 58: weir.admin.v1.WatchedQuota.span:type_name -> google.protobuf.Duration
-	4,   // 59: weir.admin.v1.WatchedQuota.state:type_name -> weir.admin.v1.QuotaState
-	5,   // 60: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
-	2,   // 61: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
-	43,  // 62: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
-	44,  // 63: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	8,   // 64: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
-	67,  // 65: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
-	67,  // 66: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
-	3,   // 67: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
-	67,  // 68: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
-	47,  // 69: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
-	67,  // 70: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
-	5,   // 71: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
-	8,   // 72: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
-	67,  // 73: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
-	6,   // 74: weir.admin.v1.TopKey.override:type_name -> weir.admin.v1.LimitOverride
-	5,   // 75: weir.admin.v1.ListQuotasRequest.entries:type_name -> weir.admin.v1.Entry
-	50,  // 76: weir.admin.v1.ListQuotasResponse.quotas:type_name -> weir.admin.v1.Quota
-	66,  // 77: weir.admin.v1.ListQuotasResponse.refused:type_name -> weir.admin.v1.ListQuotasResponse.RefusedEntry
-	5,   // 78: weir.admin.v1.Quota.entries:type_name -> weir.admin.v1.Entry
-	51,  // 79: weir.admin.v1.Quota.shares:type_name -> weir.admin.v1.QuotaShare
-	5,   // 80: weir.admin.v1.QuotaShare.entries:type_name -> weir.admin.v1.Entry
-	4,   // 81: weir.admin.v1.QuotaShare.state:type_name -> weir.admin.v1.QuotaState
-	67,  // 82: weir.admin.v1.QuotaShare.span:type_name -> google.protobuf.Duration
-	67,  // 83: weir.admin.v1.QuotaShare.reported:type_name -> google.protobuf.Duration
-	67,  // 84: weir.admin.v1.QuotaShare.sent:type_name -> google.protobuf.Duration
-	54,  // 85: weir.admin.v1.ListUsageResponse.keys:type_name -> weir.admin.v1.KeyUsage
-	69,  // 86: weir.admin.v1.ListUsageResponse.since:type_name -> google.protobuf.Timestamp
-	5,   // 87: weir.admin.v1.KeyUsage.entries:type_name -> weir.admin.v1.Entry
-	8,   // 88: weir.admin.v1.KeyUsage.limit:type_name -> weir.admin.v1.Limit
-	69,  // 89: weir.admin.v1.KeyUsage.until:type_name -> google.protobuf.Timestamp
-	5,   // 90: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
-	69,  // 91: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
-	69,  // 92: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
-	69,  // 93: weir.admin.v1.Grant.from:type_name -> google.protobuf.Timestamp
-	55,  // 94: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
-	55,  // 95: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
-	55,  // 96: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
-	12,  // 97: weir.admin.v1.GrantResponse.rule:type_name -> weir.admin.v1.Rule
-	44,  // 98: weir.admin.v1.GrantResponse.nearest_miss:type_name -> weir.admin.v1.NearestMiss
-	58,  // 99: weir.admin.v1.GrantResponse.limits:type_name -> weir.admin.v1.GrantedLimit
-	8,   // 100: weir.admin.v1.GrantedLimit.before:type_name -> weir.admin.v1.Limit
-	8,   // 101: weir.admin.v1.GrantedLimit.after:type_name -> weir.admin.v1.Limit
-	55,  // 102: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
-	55,  // 103: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
-	8,   // 104: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
-	13,  // 105: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
-	1,   // 106: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
-	19,  // 107: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
-	21,  // 108: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
-	27,  // 109: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
-	23,  // 110: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
-	25,  // 111: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
-	38,  // 112: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
-	52,  // 113: weir.admin.v1.AdminService.ListUsage:input_type -> weir.admin.v1.ListUsageRequest
-	45,  // 114: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
-	48,  // 115: weir.admin.v1.AdminService.ListQuotas:input_type -> weir.admin.v1.ListQuotasRequest
-	56,  // 116: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
-	59,  // 117: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
-	61,  // 118: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
-	63,  // 119: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
-	33,  // 120: weir.admin.v1.AdminService.Status:input_type -> weir.admin.v1.StatusRequest
-	31,  // 121: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
-	20,  // 122: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
-	22,  // 123: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
-	28,  // 124: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
-	24,  // 125: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
-	26,  // 126: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
-	39,  // 127: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
-	53,  // 128: weir.admin.v1.AdminService.ListUsage:output_type -> weir.admin.v1.ListUsageResponse
-	46,  // 129: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
-	49,  // 130: weir.admin.v1.AdminService.ListQuotas:output_type -> weir.admin.v1.ListQuotasResponse
-	57,  // 131: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
-	60,  // 132: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
-	62,  // 133: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
-	64,  // 134: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
-	34,  // 135: weir.admin.v1.AdminService.Status:output_type -> weir.admin.v1.StatusResponse
-	32,  // 136: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
-	122, // [122:137] is the sub-list for method output_type
-	107, // [107:122] is the sub-list for method input_type
-	107, // [107:107] is the sub-list for extension type_name
-	107, // [107:107] is the sub-list for extension extendee
-	0,   // [0:107] is the sub-list for field type_name
+	69,  // 22: weir.admin.v1.LimitExplanation.blocked_until:type_name -> google.protobuf.Timestamp
+	12,  // 23: weir.admin.v1.DescriptorExplanation.rule:type_name -> weir.admin.v1.Rule
+	15,  // 24: weir.admin.v1.DescriptorExplanation.limits:type_name -> weir.admin.v1.LimitExplanation
+	16,  // 25: weir.admin.v1.DescriptorExplanation.steps:type_name -> weir.admin.v1.Step
+	55,  // 26: weir.admin.v1.DescriptorExplanation.grant:type_name -> weir.admin.v1.Grant
+	44,  // 27: weir.admin.v1.DescriptorExplanation.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	18,  // 28: weir.admin.v1.DescriptorExplanation.bucket:type_name -> weir.admin.v1.BucketExplanation
+	5,   // 29: weir.admin.v1.BucketExplanation.entries:type_name -> weir.admin.v1.Entry
+	7,   // 30: weir.admin.v1.ExplainRequest.descriptors:type_name -> weir.admin.v1.Descriptor
+	17,  // 31: weir.admin.v1.ExplainResponse.descriptors:type_name -> weir.admin.v1.DescriptorExplanation
+	30,  // 32: weir.admin.v1.ExplainResponse.domain:type_name -> weir.admin.v1.Domain
+	7,   // 33: weir.admin.v1.ResetRequest.descriptors:type_name -> weir.admin.v1.Descriptor
+	5,   // 34: weir.admin.v1.ListHoldersRequest.entries:type_name -> weir.admin.v1.Entry
+	12,  // 35: weir.admin.v1.ListHoldersResponse.rule:type_name -> weir.admin.v1.Rule
+	14,  // 36: weir.admin.v1.ListHoldersResponse.limits:type_name -> weir.admin.v1.Holders
+	5,   // 37: weir.admin.v1.ReleaseHolderRequest.entries:type_name -> weir.admin.v1.Entry
+	65,  // 38: weir.admin.v1.ReleaseHolderResponse.limits:type_name -> weir.admin.v1.ReleaseHolderResponse.Release
+	30,  // 39: weir.admin.v1.ListRulesResponse.domains:type_name -> weir.admin.v1.Domain
+	69,  // 40: weir.admin.v1.ListRulesResponse.loaded_at:type_name -> google.protobuf.Timestamp
+	69,  // 41: weir.admin.v1.RulesPage.loaded_at:type_name -> google.protobuf.Timestamp
+	69,  // 42: weir.admin.v1.RulesPage.attempted_at:type_name -> google.protobuf.Timestamp
+	69,  // 43: weir.admin.v1.RulesPage.unconfirmed_since:type_name -> google.protobuf.Timestamp
+	12,  // 44: weir.admin.v1.RulesPage.rules:type_name -> weir.admin.v1.Rule
+	12,  // 45: weir.admin.v1.Domain.rules:type_name -> weir.admin.v1.Rule
+	35,  // 46: weir.admin.v1.StatusResponse.requests:type_name -> weir.admin.v1.RequestsStatus
+	36,  // 47: weir.admin.v1.StatusResponse.store:type_name -> weir.admin.v1.StoreStatus
+	29,  // 48: weir.admin.v1.StatusResponse.loads:type_name -> weir.admin.v1.RulesPage
+	37,  // 49: weir.admin.v1.RequestsStatus.latency:type_name -> weir.admin.v1.Latency
+	69,  // 50: weir.admin.v1.StoreStatus.since:type_name -> google.protobuf.Timestamp
+	37,  // 51: weir.admin.v1.StoreStatus.latency:type_name -> weir.admin.v1.Latency
+	5,   // 52: weir.admin.v1.WatchRequest.entries:type_name -> weir.admin.v1.Entry
+	2,   // 53: weir.admin.v1.WatchRequest.outcomes:type_name -> weir.admin.v1.Outcome
+	40,  // 54: weir.admin.v1.WatchResponse.requests:type_name -> weir.admin.v1.WatchedRequest
+	69,  // 55: weir.admin.v1.WatchedRequest.at:type_name -> google.protobuf.Timestamp
+	67,  // 56: weir.admin.v1.WatchedRequest.took:type_name -> google.protobuf.Duration
+	42,  // 57: weir.admin.v1.WatchedRequest.descriptors:type_name -> weir.admin.v1.WatchedDescriptor
+	41,  // 58: weir.admin.v1.WatchedRequest.quota:type_name -> weir.admin.v1.WatchedQuota
+	67,  // 59: weir.admin.v1.WatchedQuota.span:type_name -> google.protobuf.Duration
+	4,   // 60: weir.admin.v1.WatchedQuota.state:type_name -> weir.admin.v1.QuotaState
+	5,   // 61: weir.admin.v1.WatchedDescriptor.entries:type_name -> weir.admin.v1.Entry
+	2,   // 62: weir.admin.v1.WatchedDescriptor.outcome:type_name -> weir.admin.v1.Outcome
+	43,  // 63: weir.admin.v1.WatchedDescriptor.limits:type_name -> weir.admin.v1.WatchedLimit
+	44,  // 64: weir.admin.v1.WatchedDescriptor.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	8,   // 65: weir.admin.v1.WatchedLimit.limit:type_name -> weir.admin.v1.Limit
+	67,  // 66: weir.admin.v1.WatchedLimit.retry_after:type_name -> google.protobuf.Duration
+	67,  // 67: weir.admin.v1.WatchedLimit.reset_after:type_name -> google.protobuf.Duration
+	69,  // 68: weir.admin.v1.WatchedLimit.blocked_until:type_name -> google.protobuf.Timestamp
+	3,   // 69: weir.admin.v1.ListTopKeysRequest.order:type_name -> weir.admin.v1.TopOrder
+	67,  // 70: weir.admin.v1.ListTopKeysRequest.window:type_name -> google.protobuf.Duration
+	47,  // 71: weir.admin.v1.ListTopKeysResponse.keys:type_name -> weir.admin.v1.TopKey
+	67,  // 72: weir.admin.v1.ListTopKeysResponse.covers:type_name -> google.protobuf.Duration
+	5,   // 73: weir.admin.v1.TopKey.entries:type_name -> weir.admin.v1.Entry
+	8,   // 74: weir.admin.v1.TopKey.limit:type_name -> weir.admin.v1.Limit
+	67,  // 75: weir.admin.v1.TopKey.reset_after:type_name -> google.protobuf.Duration
+	6,   // 76: weir.admin.v1.TopKey.override:type_name -> weir.admin.v1.LimitOverride
+	69,  // 77: weir.admin.v1.TopKey.blocked_until:type_name -> google.protobuf.Timestamp
+	5,   // 78: weir.admin.v1.ListQuotasRequest.entries:type_name -> weir.admin.v1.Entry
+	50,  // 79: weir.admin.v1.ListQuotasResponse.quotas:type_name -> weir.admin.v1.Quota
+	66,  // 80: weir.admin.v1.ListQuotasResponse.refused:type_name -> weir.admin.v1.ListQuotasResponse.RefusedEntry
+	5,   // 81: weir.admin.v1.Quota.entries:type_name -> weir.admin.v1.Entry
+	51,  // 82: weir.admin.v1.Quota.shares:type_name -> weir.admin.v1.QuotaShare
+	5,   // 83: weir.admin.v1.QuotaShare.entries:type_name -> weir.admin.v1.Entry
+	4,   // 84: weir.admin.v1.QuotaShare.state:type_name -> weir.admin.v1.QuotaState
+	67,  // 85: weir.admin.v1.QuotaShare.span:type_name -> google.protobuf.Duration
+	67,  // 86: weir.admin.v1.QuotaShare.reported:type_name -> google.protobuf.Duration
+	67,  // 87: weir.admin.v1.QuotaShare.sent:type_name -> google.protobuf.Duration
+	54,  // 88: weir.admin.v1.ListUsageResponse.keys:type_name -> weir.admin.v1.KeyUsage
+	69,  // 89: weir.admin.v1.ListUsageResponse.since:type_name -> google.protobuf.Timestamp
+	5,   // 90: weir.admin.v1.KeyUsage.entries:type_name -> weir.admin.v1.Entry
+	8,   // 91: weir.admin.v1.KeyUsage.limit:type_name -> weir.admin.v1.Limit
+	69,  // 92: weir.admin.v1.KeyUsage.until:type_name -> google.protobuf.Timestamp
+	5,   // 93: weir.admin.v1.Grant.entries:type_name -> weir.admin.v1.Entry
+	69,  // 94: weir.admin.v1.Grant.until:type_name -> google.protobuf.Timestamp
+	69,  // 95: weir.admin.v1.Grant.given_at:type_name -> google.protobuf.Timestamp
+	69,  // 96: weir.admin.v1.Grant.from:type_name -> google.protobuf.Timestamp
+	55,  // 97: weir.admin.v1.GrantRequest.grant:type_name -> weir.admin.v1.Grant
+	55,  // 98: weir.admin.v1.GrantResponse.grant:type_name -> weir.admin.v1.Grant
+	55,  // 99: weir.admin.v1.GrantResponse.replaced:type_name -> weir.admin.v1.Grant
+	12,  // 100: weir.admin.v1.GrantResponse.rule:type_name -> weir.admin.v1.Rule
+	44,  // 101: weir.admin.v1.GrantResponse.nearest_miss:type_name -> weir.admin.v1.NearestMiss
+	58,  // 102: weir.admin.v1.GrantResponse.limits:type_name -> weir.admin.v1.GrantedLimit
+	8,   // 103: weir.admin.v1.GrantedLimit.before:type_name -> weir.admin.v1.Limit
+	8,   // 104: weir.admin.v1.GrantedLimit.after:type_name -> weir.admin.v1.Limit
+	55,  // 105: weir.admin.v1.ListGrantsResponse.grants:type_name -> weir.admin.v1.Grant
+	55,  // 106: weir.admin.v1.RevokeResponse.grant:type_name -> weir.admin.v1.Grant
+	8,   // 107: weir.admin.v1.ReleaseHolderResponse.Release.limit:type_name -> weir.admin.v1.Limit
+	13,  // 108: weir.admin.v1.ReleaseHolderResponse.Release.holder:type_name -> weir.admin.v1.Holder
+	1,   // 109: weir.admin.v1.ReleaseHolderResponse.Release.status:type_name -> weir.admin.v1.HolderStatus
+	19,  // 110: weir.admin.v1.AdminService.Explain:input_type -> weir.admin.v1.ExplainRequest
+	21,  // 111: weir.admin.v1.AdminService.Reset:input_type -> weir.admin.v1.ResetRequest
+	27,  // 112: weir.admin.v1.AdminService.ListRules:input_type -> weir.admin.v1.ListRulesRequest
+	23,  // 113: weir.admin.v1.AdminService.ListHolders:input_type -> weir.admin.v1.ListHoldersRequest
+	25,  // 114: weir.admin.v1.AdminService.ReleaseHolder:input_type -> weir.admin.v1.ReleaseHolderRequest
+	38,  // 115: weir.admin.v1.AdminService.Watch:input_type -> weir.admin.v1.WatchRequest
+	52,  // 116: weir.admin.v1.AdminService.ListUsage:input_type -> weir.admin.v1.ListUsageRequest
+	45,  // 117: weir.admin.v1.AdminService.ListTopKeys:input_type -> weir.admin.v1.ListTopKeysRequest
+	48,  // 118: weir.admin.v1.AdminService.ListQuotas:input_type -> weir.admin.v1.ListQuotasRequest
+	56,  // 119: weir.admin.v1.AdminService.Grant:input_type -> weir.admin.v1.GrantRequest
+	59,  // 120: weir.admin.v1.AdminService.ListGrants:input_type -> weir.admin.v1.ListGrantsRequest
+	61,  // 121: weir.admin.v1.AdminService.Revoke:input_type -> weir.admin.v1.RevokeRequest
+	63,  // 122: weir.admin.v1.AdminService.SetLogLevel:input_type -> weir.admin.v1.SetLogLevelRequest
+	33,  // 123: weir.admin.v1.AdminService.Status:input_type -> weir.admin.v1.StatusRequest
+	31,  // 124: weir.admin.v1.AdminService.Reload:input_type -> weir.admin.v1.ReloadRequest
+	20,  // 125: weir.admin.v1.AdminService.Explain:output_type -> weir.admin.v1.ExplainResponse
+	22,  // 126: weir.admin.v1.AdminService.Reset:output_type -> weir.admin.v1.ResetResponse
+	28,  // 127: weir.admin.v1.AdminService.ListRules:output_type -> weir.admin.v1.ListRulesResponse
+	24,  // 128: weir.admin.v1.AdminService.ListHolders:output_type -> weir.admin.v1.ListHoldersResponse
+	26,  // 129: weir.admin.v1.AdminService.ReleaseHolder:output_type -> weir.admin.v1.ReleaseHolderResponse
+	39,  // 130: weir.admin.v1.AdminService.Watch:output_type -> weir.admin.v1.WatchResponse
+	53,  // 131: weir.admin.v1.AdminService.ListUsage:output_type -> weir.admin.v1.ListUsageResponse
+	46,  // 132: weir.admin.v1.AdminService.ListTopKeys:output_type -> weir.admin.v1.ListTopKeysResponse
+	49,  // 133: weir.admin.v1.AdminService.ListQuotas:output_type -> weir.admin.v1.ListQuotasResponse
+	57,  // 134: weir.admin.v1.AdminService.Grant:output_type -> weir.admin.v1.GrantResponse
+	60,  // 135: weir.admin.v1.AdminService.ListGrants:output_type -> weir.admin.v1.ListGrantsResponse
+	62,  // 136: weir.admin.v1.AdminService.Revoke:output_type -> weir.admin.v1.RevokeResponse
+	64,  // 137: weir.admin.v1.AdminService.SetLogLevel:output_type -> weir.admin.v1.SetLogLevelResponse
+	34,  // 138: weir.admin.v1.AdminService.Status:output_type -> weir.admin.v1.StatusResponse
+	32,  // 139: weir.admin.v1.AdminService.Reload:output_type -> weir.admin.v1.ReloadResponse
+	125, // [125:140] is the sub-list for method output_type
+	110, // [110:125] is the sub-list for method input_type
+	110, // [110:110] is the sub-list for extension type_name
+	110, // [110:110] is the sub-list for extension extendee
+	0,   // [0:110] is the sub-list for field type_name
 }
 
 func init() { file_weir_admin_v1_admin_proto_init() }

@@ -619,13 +619,13 @@ const mostDivided = 1e9
 // divided reports whether processes have parts of a limit of a rule. The rule has so many limits
 // before that have parts. Either all limits of a rule have parts, or none.
 func (t *tree) divided(rule *Rule, l *limit, before int) bool {
-	plain := (l.Algorithm == algorithms.TokenBucket || l.Algorithm == algorithms.FixedWindow) && l.Calendar == nil && l.hold == nil &&
+	plain := (l.Algorithm == algorithms.TokenBucket || l.Algorithm == algorithms.FixedWindow) && l.Calendar == nil && l.hold == nil && l.Escalate == nil &&
 		len(l.replaces) == 0 && rule.Group.Rank == 0 && l.PerPeriod() <= mostDivided && l.Capacity() <= mostDivided
 	says := l.Sharing == SharingDivided
 	switch {
 	case says && !plain:
 		t.fail(l.at, "has sharing: divided, must have leased or exact: only token_bucket and fixed_window with at most %d hits, "+
-			"without hold, align, group and replaces, can be divided", int64(mostDivided))
+			"without hold, align, escalate, group and replaces, can be divided", int64(mostDivided))
 	case len(rule.Limits) > 0 && before > 0 != says:
 		t.fail(l.at, "has another sharing than the limit before: all limits of a rule must have sharing: divided, or none")
 	}

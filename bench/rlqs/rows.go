@@ -42,12 +42,13 @@ func (l *load) limitText() string {
 
 // rules returns rules with a limit for each tenant.
 func (r *row) rules() string {
-	text := "domain: edge\ndescriptors:\n"
+	var text strings.Builder
+	text.WriteString("domain: edge\ndescriptors:\n")
 	for _, l := range r.loads {
-		text += fmt.Sprintf("  - key: tenant\n    value: %s\n    rate_limit: {algorithm: token_bucket, requests_per_unit: %d, period: %v, burst: %d}\n",
+		fmt.Fprintf(&text, "  - key: tenant\n    value: %s\n    rate_limit: {algorithm: token_bucket, requests_per_unit: %d, period: %v, burst: %d}\n",
 			l.tenant, l.limit.Requests, l.limit.Period, l.limit.Burst)
 	}
-	return text
+	return text.String()
 }
 
 // only returns the load of a row that has one.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/weirproxy/weir/internal/testing/must"
+	"github.com/weirproxy/weir/internal/testing/race"
 	"github.com/weirproxy/weir/pkg/algorithms"
 )
 
@@ -47,6 +48,7 @@ func find(t *testing.T, of kind, m mistake, first, runs int) (found bool, last i
 // testNone runs schedules without a mistake.
 func testNone(t *testing.T, of kind, usual int) {
 	t.Helper()
+	race.Without(t)
 	first, runs := schedulesOf(t, usual)
 	found, last, requests, passed := find(t, of, none, first, runs)
 	if found {
@@ -58,6 +60,7 @@ func testNone(t *testing.T, of kind, usual int) {
 // testMistakes has the oracle find each mistake.
 func testMistakes(t *testing.T, of kind, mistakes map[string]mistake, runs int) {
 	t.Helper()
+	race.Without(t)
 	for name, m := range mistakes {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

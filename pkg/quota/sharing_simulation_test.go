@@ -37,6 +37,10 @@ var hereMistakes = map[string]mistake{
 	"bucket of RLS after a stop": hereAfterAStop, "first requests after a stop": hereWithoutAKeep, "end of RLS before its requests": hereEndsEarly,
 }
 
+// rare has a number shortly before the first schedule that finds a mistake, for mistakes that few
+// schedules find.
+var rare = map[mistake]int{hereAfterAStop: 850, hereWithoutAKeep: 1700}
+
 // sharer is the part of a weirModel that speaks with Redis.
 type sharer struct {
 	h        *Holding

@@ -18,9 +18,9 @@ import (
 
 func TestRLSOnADividedRuleHasThePartOfItsProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, r := startParts(t) // a part of a half
-		if got := f.allow(t, 20, acme("tenant")); got != 0 {
-			t.Errorf("%d requests pass before the process has a part", got)
+		f, r := startParts(t)                               // a part of a half
+		if got := f.allow(t, 1, acme("tenant")); got != 0 { // a second one might find the part
+			t.Error("a request passes before the process has a part")
 		}
 		time.Sleep(50 * time.Millisecond)
 		if got := f.allow(t, 200, acme("tenant")); got != 13 { // a third of 40
@@ -75,7 +75,8 @@ func TestAStoppedProcessAnswersRLSWithoutItsPart(t *testing.T) {
 		r.set(0, errors.New("nobody there"))
 		q := f.server.service.quotas
 		q.mu.Lock()
-		q.begun = q.begun.Add(-quota.Away - time.Second) // as if nothing had worked for so long
+		limits := q.limits.(*redisLimits)         //nolint:errcheck // startParts has Redis
+		limits.worked -= quota.Away + time.Second // as if nothing had worked for so long
 		q.mu.Unlock()
 		time.Sleep(time.Second)
 		if got := f.allow(t, 10, acme("tenant")); got != 0 {

@@ -171,7 +171,6 @@ func (t *tree) limits(fs fields) []limit {
 }
 
 func (t *tree) setLimits(rule *Rule, all []limit) {
-	parts := 0
 	for i, l := range all {
 		t.names[l.Name] = true
 		for _, name := range l.replaces {
@@ -201,16 +200,14 @@ func (t *tree) setLimits(rule *Rule, all []limit) {
 		l.suffix = suffixOf(l.Limit.Limit, ordinal)
 		t.checkOffenders(rule, &l)
 		l.OnStoreError = cmp.Or(l.OnStoreError, t.defaults.onStoreError)
-		if l.Sharing = cmp.Or(l.Sharing, t.defaults.sharing); t.divided(rule, &l, parts) {
-			parts++
-		}
+		l.Sharing = cmp.Or(l.Sharing, t.defaults.sharing)
+		t.checkDivided(rule, &l)
 		if l.OnStoreError == OnStoreErrorAllow && l.WarnAt[0] > 0 && !rule.Shadow {
 			t.warn(l.at, l.at.line, "has warn_at and on_store_error: allow, so nothing bounds or counts the budget while Redis does not answer: "+
 				"probably local or deny is meant")
 		}
 		rule.Limits = append(rule.Limits, l.Limit)
 	}
-	rule.Divided = parts > 0
 	t.setSuffixes(rule)
 	setBlockSuffixes(rule)
 	t.share(rule)
@@ -570,25 +567,6 @@ func (t *tree) onStoreErrorOf(fs fields, all []limit) OnStoreError {
 	return o
 }
 
-// Sharing decides how processes share the count of a limit that a shared store keeps.
-type Sharing uint8
-
-// The choices.
-const (
-	SharingUnset   Sharing = iota // the document does not say
-	SharingLeased                 // a process may take hits of a hot key in advance, and spend these hits by itself
-	SharingExact                  // the store decides each hit
-	SharingDivided                // each process has a part of the limit, see Rule.Divided
-)
-
-// String returns the name as in rule files; "unset" for SharingUnset.
-func (s Sharing) String() string {
-	if names := [...]string{"unset", "leased", "exact", "divided"}; int(s) < len(names) {
-		return names[s]
-	}
-	return fmt.Sprintf("sharing(%d)", uint8(s))
-}
-
 // choice decodes a choice from 1 to last; 0 without the key. must lists the names.
 func choice[C interface {
 	~uint8
@@ -608,43 +586,6 @@ func choice[C interface {
 		t.fail(at, "%s is not known, must be %s", quote(name), must)
 	}
 	return 0
-}
-
-// sharings is the choices of sharing.
-const sharings = "leased, exact or divided"
-
-// mostDivided is the most hits of a limit of which processes can have parts.
-const mostDivided = 1e9
-
-// divided reports whether processes have parts of a limit of a rule. The rule has so many limits
-// before that have parts. Either all limits of a rule have parts, or none.
-func (t *tree) divided(rule *Rule, l *limit, before int) bool {
-	plain := (l.Algorithm == algorithms.TokenBucket || l.Algorithm == algorithms.FixedWindow) && l.Calendar == nil && l.hold == nil && l.Escalate == nil &&
-		len(l.replaces) == 0 && rule.Group.Rank == 0 && l.PerPeriod() <= mostDivided && l.Capacity() <= mostDivided
-	says := l.Sharing == SharingDivided
-	switch {
-	case says && !plain:
-		t.fail(l.at, "has sharing: divided, must have leased or exact: only token_bucket and fixed_window with at most %d hits, "+
-			"without hold, align, escalate, group and replaces, can be divided", int64(mostDivided))
-	case len(rule.Limits) > 0 && before > 0 != says:
-		t.fail(l.at, "has another sharing than the limit before: all limits of a rule must have sharing: divided, or none")
-	}
-	return says && plain
-}
-
-func (t *tree) sharingOf(fs fields, l *Limit) Sharing {
-	s := choice(t, fs, "sharing", SharingDivided, sharings)
-	if s != SharingLeased {
-		return s
-	}
-	at, _ := fs.get("sharing")
-	switch {
-	case l.Algorithm == algorithms.SlidingWindowLog:
-		t.warn(at, at.line, "has no effect: sliding_window_log is never leased")
-	case l.CountRejected && l.Algorithm != algorithms.FixedWindow:
-		t.warn(at, at.line, "has no effect: with count_rejected only fixed_window is leased")
-	}
-	return s
 }
 
 // Unit is a unit of time, numbered as envoy.service.ratelimit.v3.RateLimitResponse.RateLimit.Unit.

@@ -195,6 +195,7 @@ func TestSharingThatCannotBeSaysSo(t *testing.T) {
 	for limit, want := range map[string]string{
 		"{unit: second, requests_per_unit: 1, sharing: both}":                                                  "is not known, must be leased, exact or divided",
 		"{unit: second, requests_per_unit: 1, sharing: divided, algorithm: sliding_window_log}":                "has sharing: divided, must have leased or exact",
+		"{period: 100ms, requests_per_unit: 1, sharing: divided}":                                              "a window of at most 100ms cannot be divided",
 		"{unit: day, requests_per_unit: 1, sharing: divided, align: {to: calendar}}":                           "has sharing: divided, must have leased or exact",
 		"{unit: second, requests_per_unit: 2000000000, sharing: divided}":                                      "has sharing: divided, must have leased or exact",
 		"{unit: second, requests_per_unit: 1, sharing: divided}\n    quota_mode: true\n    group: a":           "has sharing: divided, must have leased or exact",

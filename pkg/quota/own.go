@@ -1,6 +1,10 @@
 package quota
 
-import "time"
+import (
+	"time"
+
+	"github.com/weirproxy/weir/pkg/algorithms"
+)
 
 // Left is the rest of the count of a limit, for hits that this process counts itself.
 type Left struct {
@@ -20,7 +24,7 @@ type Start struct {
 }
 
 // Handover is the time in which a request that has begun before a division is counted.
-const Handover = 50 * time.Millisecond
+const Handover = algorithms.MinDividedWindow / 2
 
 // unseen is the part of a window that requests on their way may take while a division begins.
 const unseen = 16

@@ -54,8 +54,6 @@ package quota
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"math/bits"
 	"slices"
 	"time"
@@ -80,27 +78,21 @@ const (
 const token = 1e9
 
 // MostHits is the most hits of a limit, and of its burst, that can be divided.
-const MostHits = 1e9
+const MostHits = algorithms.MaxDivided
 
 // Limit is the limit of a division: at most Burst + Rate × T in each interval of length T. Both
 // are billionths of a hit; Rate is in a second. The zero Limit admits nothing.
 type Limit struct{ Rate, Burst int64 }
 
-// errAlgorithm is the reason why a limit cannot be divided.
-var errAlgorithm = errors.New("only token_bucket and fixed_window can be divided among Envoys")
-
-// LimitOf returns the limit of a division for a rate limit. The error is the reason against a
-// division. A fixed window becomes a bucket of an eighth of its hits and the rate of the rest. Each
+// LimitOf returns the limit of a division for a rate limit. The error is of
+// [algorithms.Limit.CheckDivided]. A fixed window becomes a bucket of an eighth of its hits and the rate of the rest. Each
 // interval of the window's length then has at most the hits of a window.
 func LimitOf(l algorithms.Limit) (Limit, error) {
+	if err := l.CheckDivided(); err != nil {
+		return Limit{}, err
+	}
 	n := l.PerPeriod()
 	switch {
-	case l.Algorithm != algorithms.TokenBucket && l.Algorithm != algorithms.FixedWindow || l.Calendar != nil:
-		return Limit{}, errAlgorithm
-	case l.Algorithm == algorithms.FixedWindow && l.Period <= 2*Handover:
-		return Limit{}, fmt.Errorf("a window of at most %v cannot be divided among Envoys", 2*Handover)
-	case n > MostHits || l.Capacity() > MostHits:
-		return Limit{}, fmt.Errorf("a limit of more than %d hits cannot be divided among Envoys", int64(MostHits))
 	case n == 0:
 		return Limit{}, nil
 	case l.Algorithm == algorithms.TokenBucket:

@@ -233,8 +233,8 @@ func (s *Store) takeGuarded(charges []store.Charge, decisions []algorithms.Decis
 			continue
 		}
 		decisions[i] = s.blocks.take(s, c, false)
-		if allowed := decisions[i].Allowed; !allowed || c.Mode == store.Quota || c.Mode == store.ShadowQuota {
-			g.charges, g.index = append(g.charges, verdictOf(c, allowed)), append(g.index, -1)
+		if !decisions[i].Allowed {
+			g.charges, g.index = append(g.charges, denied(c)), append(g.index, -1)
 		}
 	}
 	if len(g.charges) == 0 {
@@ -253,16 +253,8 @@ func (s *Store) takeGuarded(charges []store.Charge, decisions []algorithms.Decis
 	return admitted
 }
 
-// verdictOf returns a charge that is always allowed or always denied, and leaves no state.
-func verdictOf(c *store.Charge, allowed bool) store.Charge {
-	always := store.Charge{
-		Key: c.Key, Hash: c.Hash, Rule: c.Rule, Mode: c.Mode,
-		Limit: algorithms.Limit{Algorithm: algorithms.FixedWindow, Period: algorithms.MaxPeriod},
-	}
-	if allowed {
-		always.Limit.Requests = algorithms.MaxHits
-	} else {
-		always.Hits = 1
-	}
-	return always
+// denied returns a charge that is always denied, and leaves no state.
+func denied(c *store.Charge) store.Charge {
+	ban := algorithms.Limit{Algorithm: algorithms.FixedWindow, Period: algorithms.MaxPeriod}
+	return store.Charge{Key: c.Key, Hash: c.Hash, Rule: c.Rule, Mode: c.Mode, Limit: ban, Hits: 1}
 }
